@@ -88,7 +88,7 @@ def lacks(cpu: Cpu) -> dict[str, tuple[Bits, ...]]:
     found: dict[str, tuple[Bits, ...]] = {}
     if cpu.vector_bytes < 64:
         found["AVX-512"] = _AVX512
-    if not cpu.dots:
+    if "dot4" not in cpu.dots:
         found["VNNI"] = _DOTS
     if cpu.vector_bytes < 32 or "ymm" not in assembly(_INTEGERS, cpu):
         found["AVX2"] = _AVX2

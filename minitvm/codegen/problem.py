@@ -76,7 +76,7 @@ class Problem:
 
     @property
     def product(self) -> str:
-        """What multiplies and adds: ``fma``, or of parts of words ``dot4`` and ``dot2``."""
+        """What multiplies and adds: ``fma``, or of parts of words one of ``PARTS``."""
         return str(getattr(self.op, "product", "fma"))
 
     @property

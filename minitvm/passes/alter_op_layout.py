@@ -12,7 +12,7 @@ Which layout an operator asks for is an open table by (target kind, operator).  
 * ``nn.dense`` and ``nn.matmul`` with constant weights: units packed in blocks of one vector, ``NC8n``, the last block
   filled up with zeros, unless they are so few that dot products cost less.
 
-* both of uint8 by constant int8, or of int16: the same over words of four or two of them.
+* both of bytes by constant bytes, or of int16: the same over words of four or two of them.
 
 For ``cuda``: ``nn.conv2d``, NCHW, has its channels last (``NHWC`` with weights ``HWIO``), so that a thread's vectors
 are channels; an image of 1 or 3 channels is read as it comes.  ``nn.dense`` with constant weights has them depth first.
@@ -30,11 +30,12 @@ from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, describe_call, span_scope
 from minitvm.ir.layout import Layout
+from minitvm.ir.loop import PARTS, Dot
 from minitvm.ir.op import Op
 from minitvm.ir.ops.nn_conv import BlockedConvolution, Conv2d, Conv2dNCHWc, DepthwiseConv2dNCHWc
 from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
 from minitvm.ir.ops.nn_pad import Pad
-from minitvm.ir.ops.qnn import PARTS, Conv2dWords, DenseWords, Dot, Words, parts_of
+from minitvm.ir.ops.qnn import Conv2dWords, DenseWords, Words, parts_of
 from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.ops.transform import ExpandDims, LayoutTransform, Reshape, Transpose
 from minitvm.ir.relayout import Carry, Move, Placement, Site, calling, following
@@ -256,7 +257,7 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
     assert isinstance(op, Conv2d)
     if (op.data_layout, op.kernel_layout) != ("NCHW", "OIHW"):
         return Declined(f"its layouts are {op.data_layout} and {op.kernel_layout}, not NCHW and OIHW")
-    dot = _dot_of(site.call)
+    dot = _dot_of(site.call, machine)
     if dot and op.groups == 1:
         return _conv2d_of_words(op, dot, site, machine.lanes("int32"))
     if not data.is_float or accumulator(data.dtype) != accumulator(result.dtype):
@@ -276,12 +277,18 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
     return _blocked(op, Conv2dNCHWc, site.call.args[1], image, f"OIHW{inner or channels}i{lanes}o", f"NCHW{out}c")
 
 
-def _dot_of(call: Call) -> Dot | None:
-    """What adds up a product of uint8 by constant int8, or of int16 by constant int16."""
+def _dot_of(call: Call, machine: MachineModel) -> Dot | None:
+    """What adds up a product of uint8 by constant int8, or of int16 by constant int16; of others what the machine
+    has."""
     data, weight = call.args
     if call.dtype != "int32" or not isinstance(weight, Constant):
         return None
-    return next((dot for dot, parts in PARTS.items() if parts == (data.dtype, weight.dtype)), None)
+    found = next((dot for dot, parts in PARTS.items() if parts == (data.dtype, weight.dtype)), None)
+    return found if found in machine.features.union(_ANYWHERE) else None
+
+
+_ANYWHERE: tuple[Dot, ...] = "dot4", "dot2"
+"""Words that are no slower than other integers on any machine."""
 
 
 def _conv2d_of_words(op: Conv2d, dot: Dot, site: Site, lanes: int) -> Placement | Declined:
@@ -354,7 +361,7 @@ def packed_dense(site: Site, machine: MachineModel) -> Placement | Declined:
     data, weight, attributes = site.type(0), site.call.args[1], site.op.attributes()
     if not isinstance(weight, Constant) and not is_cast_of_weights(weight):
         return Declined("its weights are not constant: packing them at every run costs more than it saves")
-    dot = _dot_of(site.call)
+    dot = _dot_of(site.call, machine)
     if dot and data.extents[1] % parts_of(data.dtype):
         return Declined(f"words of {data.dtype} do not divide its depth of {data.extents[1]}")
     if not dot and not (data.is_float and site.call.tensor_type.is_float):
@@ -415,7 +422,7 @@ def moving_costs_more(call: Call, function: Function, machine: MachineModel) -> 
     In plain layouts lanes are pixels, of which the last ones are wasted.  Pools and the like follow the layout.
     """
     op = call.op
-    if not isinstance(op, Conv2d) or str(op.layouts[0]) != "NCHW" or _dot_of(call):
+    if not isinstance(op, Conv2d) or str(op.layouts[0]) != "NCHW" or _dot_of(call, machine):
         return None
     weight, result = (as_tensor(closed(node.type, 1)) for node in (call.args[1], call))
     batch, units, *pixels = result.static_shape

@@ -3,6 +3,8 @@
     conv(dequantize(x, s, z), dequantize(w, t, 0))  ->  (conv(x, w) - z * sum(w)) * (s * t)
     conv(cast(x) - z, w)                            ->  conv(x, w) - z * sum(w)
 
+Bytes of data are signed or not, as the machine multiplies them: x + 128 and z + 128 stand for what x and z do.
+
 Where a machine multiplies and adds pairs of int16 instead, these hold what bytes stand for, less their zero points:
 
     conv(dequantize(x, s, z), dequantize(w, t, v))  ->  conv(cast(x) - z, cast(w) - v) * (s * t)
@@ -26,6 +28,7 @@ import numpy as np
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
+from minitvm.ir.loop import PARTS, Dot
 from minitvm.ir.ops.elemwise import CastTo, Subtract
 from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.ops.nn_dense import Dense
@@ -132,24 +135,31 @@ class FakeQuantizationToInteger(FunctionPass, opt_level=3):
         x, w = map(_stored, node.args)
         if x is None or w is None or x.values is node.args[0] or (x.scale is None) != (w.scale is None):
             return node
-        refusal = self._refusal(node, node.op, x, w)
+        w = _around_zero(w)
+        dot = self._dot(x.values.dtype, w)
+        refusal = self._refusal(node, node.op, x, w) if dot else Declined("its weights are not int8 around zero")
         if refusal and isinstance(node.op, Conv2d) and _is_exact(node.op, x, w):
             decide(self.info.name, node, "is made of whole numbers in float32")
             return _in_floats(node.op, x, w)
-        decide(self.info.name, node, refusal or f"is made of {'pairs of int16' if self._of_pairs else 'bytes'}")
-        return node if refusal else (_in_pairs if self._of_pairs else _in_bytes)(node.op, x, w)
+        decide(self.info.name, node, refusal or f"is made of {'pairs of int16' if dot == 'dot2' else 'bytes'}")
+        if refusal or not dot:
+            return node
+        return _in_pairs(node.op, x, w) if dot == "dot2" else _in_bytes(node.op, _held_as(PARTS[dot][0], x), w)
 
-    @property
-    def _of_pairs(self) -> bool:
-        return "pairs" in self.machine.features
+    def _dot(self, dtype: str, w: _Stored) -> Dot | None:
+        """What multiplies data by weights on the machine, rather as they are; any machine bytes part by part."""
+        has = self.machine.features.intersection(PARTS) or {"dot4"}
+        if "dot2" in has:
+            return "dot2"
+        weight = w.values.dtype if _is_zero(w.zero) else None
+        able = [dot for dot, parts in PARTS.items() if dot in has and parts[1] == weight]
+        return next((dot for dot in able if PARTS[dot][0] == dtype), able[0] if able else None)
 
     def _refusal(self, call: Call, op: Product, x: _Stored, w: _Stored) -> Declined | None:
-        if x.scale is not None and self.machine.features.isdisjoint(("dots", "pairs")):
+        if x.scale is not None and self.machine.features.isdisjoint(PARTS):
             return Declined("the machine has no dot products of bytes, nor of pairs: floats are as fast")
         if x.is_scaled_along or (w.is_scaled_along and w.axis != 0):
             return Declined("its data has several scales, or its weights are not scaled by filter")
-        if not self._of_pairs and (w.values.dtype != "int8" or not _is_zero(w.zero)):
-            return Declined("its weights are not int8 around zero")
         if not only_batch_open(call.type):
             return Declined("its shape is known only when it runs")
         if isinstance(op, Dense):
@@ -165,7 +175,7 @@ def _padding(op: Product) -> Sequence[int]:
 
 
 def _in_bytes(op: Product, x: _Stored, w: _Stored) -> Expr:
-    values, zero = _unsigned(x)
+    values, zero = x.values, x.zero
     made: Product = op.with_attributes(out_dtype="int32")
     if any(_padding(op)) and not _is_zero(zero):
         values, made = _with_border(values, zero, _padding(op)), made.with_attributes(padding=(0,) * 4)
@@ -214,14 +224,21 @@ def _whole(stored: _Stored, dtype: str) -> Expr:
     return values if _is_zero(stored.zero) else ir.subtract(values, ir.cast(stored.zero, dtype=dtype))
 
 
-def _unsigned(x: _Stored) -> tuple[Expr, Expr]:
-    """Bytes from 0 on, and the zero point among these."""
-    if x.values.dtype == "uint8":
-        return x.values, x.zero
-    turned = ir.cast(ir.bitwise_xor(x.values, Constant(np.asarray(-128, "int8"))), dtype="uint8")
+def _held_as(dtype: str, x: _Stored) -> _Stored:
+    """In signed bytes or unsigned ones: 128 less or more, and so the zero point."""
+    if x.values.dtype == dtype:
+        return x
+    turned = ir.cast(ir.bitwise_xor(x.values, Constant(np.asarray(128).astype(x.values.dtype))), dtype=dtype)
+    more = 128 if dtype == "uint8" else -128
     if isinstance(x.zero, Constant):
-        return turned, _number(int(x.zero.value) + 128)
-    return turned, ir.add(x.zero, _number(128))
+        return replace(x, values=turned, zero=_number(int(x.zero.value) + more))
+    return replace(x, values=turned, zero=ir.add(x.zero, _number(more)))
+
+
+def _around_zero(w: _Stored) -> _Stored:
+    """Unsigned bytes around 128 as signed ones."""
+    signed = _held_as("int8", w)
+    return signed if _is_zero(signed.zero) else w
 
 
 def _in_whole_words(x: Expr) -> Expr:
@@ -235,4 +252,4 @@ def _with_border(values: Expr, zero: Expr, padding: Sequence[int]) -> Expr:
     """An image with zeros around it, as they are stored."""
     top, left, bottom, right = padding
     widths = ((0, 0), (0, 0), (top, bottom), (left, right))
-    return ir.nn.pad(values, ir.cast(zero, dtype="uint8"), pad_width=widths)
+    return ir.nn.pad(values, ir.cast(zero, dtype=values.dtype), pad_width=widths)

@@ -1,4 +1,4 @@
-"""Runs a kernel's AArch64 object code under an emulator (unicorn), on any machine.
+"""Runs a kernel's AArch64 object code, or a model's, under an emulator (unicorn), on any machine.
 
 The object is linked by hand: sections one after the other, relocations as the "ELF for the Arm 64-bit
 Architecture" says, functions of the C library as addresses at which Python stands in.
@@ -17,9 +17,15 @@ import numpy as np
 from native_kernel import memory_of, poisoned
 
 from minitvm.codegen.backend import plan_workspace
+from minitvm.codegen.legalize import legalize
+from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.compile import compile_object, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
+from minitvm.codegen.lower import lowering
+from minitvm.codegen.simplify import simplify
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.loop import Kernel
+from minitvm.ir.visitor import post_order
 from minitvm.runtime.poison import A_NUMBER, NOT_A_NUMBER
 from minitvm.target import SHARING, MachineModel, Target, spinning_text
 
@@ -34,26 +40,43 @@ else:
     INSTALLED = True
 
 TARGET = "llvm -mtriple=aarch64-unknown-linux-gnu"
+DOTS = f"{TARGET} -mattr=+dotprod"
+MIXED = f"{TARGET} -mattr=+dotprod,+i8mm"
 STUBS, CODE, STACK, DATA = 0x10_0000, 0x20_0000, 0x5000_0000, 0x6000_0000
 PAGE, STACK_BYTES = 0x1000, 1 << 20
 END = STUBS + 0xFF8
 """Where the kernel returns to."""
 
 
-def machine(threads: int = 1) -> MachineModel:
-    return machine_model(cpu_of(Target.parse(TARGET)), threads)
+def machine(threads: int = 1, target: str = TARGET) -> MachineModel:
+    return machine_model(cpu_of(Target.parse(target)), threads)
 
 
-def run_emulated(kernel: Kernel, *arrays: np.ndarray, threads: int = 1) -> tuple[np.ndarray, ...]:
+def run_emulated(kernel: Kernel, *arrays: np.ndarray, threads: int = 1, target: str = TARGET) -> tuple[np.ndarray, ...]:
     """The kernel's results; a thread runs after the other, so it must have no barriers if there are more.
 
     They do not depend on what was in memory before.
     """
-    image = compile_object(_with_sharing(emit(kernel, machine(threads))), cpu_of(Target.parse(TARGET)))
+    image = compile_object(_with_sharing(emit(kernel, machine(threads, target))), cpu_of(Target.parse(target)))
     results, others = (_run_over(marker, image, kernel, arrays, threads) for marker in (NOT_A_NUMBER, A_NUMBER))
     for buffer, one, other in zip(kernel.outputs, results, others, strict=True):
         assert one.tobytes() == other.tobytes(), f"{buffer.name} depends on what was in memory before"
     return results
+
+
+def run_model(module: Module, *arrays: np.ndarray, target: str) -> Any:
+    """A built module's result, kernel by kernel."""
+    values: dict[Expr, Any] = dict(zip(module.main.params, arrays, strict=True))
+    for node in post_order(module.main.body):
+        if isinstance(node, Constant):
+            values[node] = node.value
+        elif isinstance(node, Call):
+            given = [values[arg] for arg in node.args]
+            assert isinstance(node.op, Function)
+            kernel = legalize(simplify(lowering(node.op, "kernel", machine(target=target)).kernel), SPELLINGS)
+            (found,) = run_emulated(kernel, *given, target=target)
+            values[node] = found.reshape(node.tensor_type.static_shape)
+    return values[module.main.body]
 
 
 def _with_sharing(text: str) -> str:
@@ -87,6 +110,7 @@ class _Guest:
 
     def __init__(self, image: bytes) -> None:
         self._cpu = unicorn.Uc(unicorn.UC_ARCH_ARM64, unicorn.UC_MODE_ARM)
+        self._cpu.ctl_set_cpu_model(arm64.UC_CPU_ARM64_MAX)
         self._cpu.reg_write(arm64.UC_ARM64_REG_CPACR_EL1, 3 << 20)  # floating point and vectors are switched on
         self._cpu.mem_map(STUBS, PAGE)
         self._cpu.mem_write(STUBS, struct.pack("<I", 0xD65F03C0) * (PAGE // 4))  # ret
@@ -95,6 +119,7 @@ class _Guest:
         self._stubs: dict[str, int] = {}
         self._symbols = self._link(ELFFile(io.BytesIO(image)))
         self._cpu.hook_add(unicorn.UC_HOOK_CODE, self._stand_in, begin=STUBS, end=END - 8)
+        self._cpu.hook_add(unicorn.UC_HOOK_INTR, self._unknown)
 
     def place(self, memory: np.ndarray) -> int:
         """A copy of host memory, behind a page that faults; its address."""
@@ -116,6 +141,18 @@ class _Guest:
         self._cpu.reg_write(arm64.UC_ARM64_REG_SP, top)
         self._cpu.reg_write(arm64.UC_ARM64_REG_LR, END)
         self._cpu.emu_start(self._symbols[symbol], END)
+
+    def _unknown(self, cpu: Any, number: int, data: object) -> None:
+        """USDOT, which the emulator does not know: four sums of unsigned bytes by signed ones."""
+        at = cpu.reg_read(arm64.UC_ARM64_REG_PC)
+        (word,) = struct.unpack("<I", self.read(at, 4))
+        assert word & 0xFFE0FC00 == 0x4E809C00, f"an instruction that is not emulated: {word:#x}"
+        total, first, second = (arm64.UC_ARM64_REG_Q0 + (word >> place & 31) for place in (0, 5, 16))
+        held = (cpu.reg_read(register).to_bytes(16, "little") for register in (total, first, second))
+        sums, x, y = (np.frombuffer(v, dtype) for v, dtype in zip(held, ("<i4", "u1", "i1"), strict=True))
+        sums = sums + (x.astype("int32") * y).reshape(4, 4).sum(1, dtype="int32")
+        cpu.reg_write(total, int.from_bytes(sums.tobytes(), "little"))
+        cpu.reg_write(arm64.UC_ARM64_REG_PC, at + 4)
 
     # --- linking ------------------------------------------------------------------------------------------------------
 

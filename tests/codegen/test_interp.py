@@ -12,6 +12,7 @@ from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     BINARY_OPS,
     INTRINSICS,
+    PARTS,
     Alloc,
     Barrier,
     Binary,
@@ -211,8 +212,7 @@ def test_every_function_is_tested() -> None:
         "isnan",
         "isinf",
         "fma",
-        "dot4",
-        "dot2",
+        *PARTS,
         "bitcast_int",
         "bitcast_float",
     }
@@ -234,11 +234,19 @@ def test_not() -> None:
     assert elementwise(lambda v: intrin("not", v), np.array([0, 5], "uint8")).tolist() == [255, 250]
 
 
-def test_bytes_of_words_are_multiplied_the_first_unsigned() -> None:
+@pytest.mark.parametrize(
+    ("name", "sums"),
+    [
+        ("dot4", [1000 - 255 * 128 + 2 - 128, 4 * 255 * 127 - 1 - 2**31]),
+        ("sdot4", [1000 + 128 + 2 + 128, 2**31 - 1 - 4 * 127]),
+        ("udot4", [1000 + 255 * 128 + 2 + 128 * 255, 4 * 255 * 127 - 1 - 2**31]),
+    ],
+)
+def test_bytes_of_words_are_multiplied(name: str, sums: list[int]) -> None:
     a, b = np.array([[255, 1, 0, 128], [255] * 4], "uint8"), np.array([[-128, 2, 7, -1], [127] * 4], "int8")
     total = np.array([1000, 2**31 - 1], "int32")
-    found = elementwise(lambda x, y, z: intrin("dot4", x, y, z), a.view("<i4")[:, 0], b.view("<i4")[:, 0], total)
-    assert found.tolist() == [1000 - 255 * 128 + 2 - 128, 4 * 255 * 127 - 1 - 2**31]
+    found = elementwise(lambda x, y, z: intrin(name, x, y, z), a.view("<i4")[:, 0], b.view("<i4")[:, 0], total)
+    assert found.tolist() == sums
 
 
 def test_pairs_in_words_are_multiplied() -> None:

@@ -18,12 +18,14 @@ from minitvm.ir.loop import (
     BINARY_OPS,
     COMPARISONS,
     INTRINSICS,
+    PARTS,
     Alloc,
     Barrier,
     Binary,
     Buffer,
     Cast,
     Const,
+    Dot,
     If,
     Kernel,
     LoopExpr,
@@ -226,7 +228,7 @@ def reference_intrinsic(name: str, x: np.ndarray) -> np.ndarray:
     return found if name in ("isnan", "isinf") else found.astype(x.dtype)
 
 
-FLOAT_ONLY = ("not", "fma", "dot4", "dot2", "bitcast_int", "bitcast_float")
+FLOAT_ONLY = ("not", "fma", *PARTS, "bitcast_int", "bitcast_float")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -264,11 +266,13 @@ def test_integer_functions(name: str, dtype: str) -> None:
     np.testing.assert_array_equal(found, x if name == "floor" else reference_intrinsic(name, x))
 
 
+@pytest.mark.parametrize("name", PARTS)
 @pytest.mark.parametrize("lanes", [3, 4, 8, 16, 32])
-def test_bytes_of_words_are_multiplied_the_first_unsigned(lanes: int) -> None:
-    """By one instruction where vectors have its width; else byte by byte."""
-    x, y, z = (random_array((lanes,), "int32", seed) for seed in (3, 4, 5))
-    np.testing.assert_array_equal(run_native(dots(lanes, "dot4"), x, y, z)[0], added_up(x, y, z, "u1", "i1"))
+def test_parts_of_words_are_multiplied(lanes: int, name: Dot) -> None:
+    """By one instruction where vectors have its width; else one by one."""
+    rng = np.random.default_rng(3)
+    x, y, z = (rng.integers(-(2**31), 2**31, lanes).astype("int32") for _ in range(3))
+    np.testing.assert_array_equal(run_native(dots(lanes, name), x, y, z)[0], added_up(x, y, z, *PARTS[name]))
 
 
 def dots(lanes: int, name: str) -> Kernel:
@@ -288,7 +292,9 @@ def test_pairs_in_words_are_multiplied(cpu: str, lanes: int) -> None:
         pytest.skip("this machine has no such instructions")
     x, y, z = (random_array((lanes,), "int32", seed) for seed in (3, 4, 5))
     x[:3], y[:3] = [-0x7FFF8000, 0x7FFF7FFF, -1], [-0x7FFF8000, 0x7FFF7FFF, 0x7FFF8000]
-    np.testing.assert_array_equal(run_native(dots(lanes, "dot2"), x, y, z, cpu=made)[0], added_up(x, y, z, "i2", "i2"))
+    np.testing.assert_array_equal(
+        run_native(dots(lanes, "dot2"), x, y, z, cpu=made)[0], added_up(x, y, z, *PARTS["dot2"])
+    )
     by_pairs = "pmadd" in emit(dots(lanes, "dot2"), machine_model(made))
     assert by_pairs == (lanes in (4, 8, 16) and 4 * lanes <= made.vector_bytes and cpu != "sandybridge")
 

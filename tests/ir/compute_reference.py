@@ -45,6 +45,14 @@ def _erf(x: np.ndarray) -> np.ndarray:
     return (np.exp(-t * t) * weights).sum(-1) * end / (2000 * 3) * 2 / np.sqrt(np.pi)
 
 
+def _unsigned(words: np.ndarray, shift: int) -> Any:
+    return words >> shift & 255
+
+
+def _signed(words: np.ndarray, shift: int) -> Any:
+    return (words >> shift & 255 ^ 128) - 128
+
+
 _INTRINSIC: dict[str, Any] = {
     "neg": np.negative, "abs": np.abs, "not": np.invert, "sign": np.sign, "floor": np.floor, "ceil": np.ceil,
     "round": np.rint, "trunc": np.trunc, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "exp": np.exp,
@@ -53,7 +61,9 @@ _INTRINSIC: dict[str, Any] = {
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
     "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "asinh": np.arcsinh, "acosh": np.arccosh,
     "atanh": np.arctanh, "isnan": np.isnan, "isinf": np.isinf, "fma": lambda a, b, c: a * b + c,
-    "dot4": lambda a, b, c: c + sum(((a >> s) & 255) * (((b >> s) & 255 ^ 128) - 128) for s in (0, 8, 16, 24)),
+    "dot4": lambda a, b, c: c + sum(_unsigned(a, s) * _signed(b, s) for s in (0, 8, 16, 24)),
+    "sdot4": lambda a, b, c: c + sum(_signed(a, s) * _signed(b, s) for s in (0, 8, 16, 24)),
+    "udot4": lambda a, b, c: c + sum(_unsigned(a, s) * _unsigned(b, s) for s in (0, 8, 16, 24)),
     "dot2": lambda a, b, c: c + (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16),
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.layout import Layout
+from minitvm.ir.loop import PARTS
 from minitvm.ir.ops.nn_winograd import Transforms
 from operator_cases.accuracy import Accuracy
 from operator_cases.case import Case, case, generator, summed
@@ -63,7 +64,7 @@ def dense_pack(name: str, draw: Draw, dtype: str) -> Case:
 
 def _parts(name: str, draw: Draw) -> dict[str, Any]:
     """What words hold."""
-    return {"product": draw.choice(("dot4", "dot2"))} if name.startswith("qnn.") else {}
+    return {"product": draw.choice(list(PARTS))} if name.startswith("qnn.") else {}
 
 
 @generator("nn.matmul")

@@ -21,8 +21,9 @@ from minitvm.passes import AlterOpLayout, FakeQuantizationToInteger, FoldConstan
 from minitvm.target import MachineModel, Target
 
 RNG = np.random.default_rng(3)
-MACHINE = MachineModel(64, 32, features=frozenset({"dots"}))
-PAIRS = MachineModel(32, 16, features=frozenset({"pairs"}))
+MACHINE = MachineModel(64, 32, features=frozenset({"dot4"}))
+SIGNED_BYTES = MachineModel(16, 32, features=frozenset({"sdot4", "udot4"}))
+PAIRS = MachineModel(32, 16, features=frozenset({"dot2"}))
 
 
 def constant(value: Any, dtype: str = "float32") -> Constant:
@@ -93,7 +94,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("machine", "dtype"), [(MACHINE, "uint8"), (PAIRS, "int16")])
+@pytest.mark.parametrize(("machine", "dtype"), [(MACHINE, "uint8"), (SIGNED_BYTES, "int8"), (PAIRS, "int16")])
 @pytest.mark.parametrize("name", CASES)
 def test_products_of_parts_of_words(name: str, machine: MachineModel, dtype: str) -> None:
     """Also after layouts: the words' products are exact, so what is left is the rounding of floats."""
@@ -107,6 +108,26 @@ def test_products_of_parts_of_words(name: str, machine: MachineModel, dtype: str
     expected = np.asarray(evaluate(before, array))
     for module in (after, words):
         np.testing.assert_allclose(evaluate(module, array), expected, rtol=1e-5, atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("zero", "machine", "held"),
+    [
+        (128, MACHINE, ("uint8", "int8")),
+        (128, SIGNED_BYTES, ("int8", "int8")),
+        (0, SIGNED_BYTES, ("uint8", "uint8")),
+        (0, MACHINE, ("float32", "float32")),
+        (127, SIGNED_BYTES, ("float32", "float32")),
+    ],
+)
+def test_unsigned_weights(zero: int, machine: MachineModel, held: tuple[str, str]) -> None:
+    """Around 128 they are signed ones; where unsigned ones are multiplied, around 0 as they are."""
+    weight = Constant(stored((8, 8), "uint8"))
+    body = ir.nn.dense(real(ROWS, 0.1, 90), real(weight, 0.02, zero))
+    after = rewritten(body, ROWS, machine=machine)
+    assert [tuple(arg.dtype for arg in p.args) for p in products(after)] == [held]
+    array = stored((3, 8), "uint8")
+    np.testing.assert_allclose(evaluate(after, array), evaluate(Module(Function([ROWS], body)), array), rtol=1e-5)
 
 
 DEEP: dict[str, Any] = {"size": 12, "padding": 6}
@@ -226,7 +247,7 @@ def test_zeros_known_only_when_it_runs() -> None:
     )
     arrays = stored((1, 8, 5, 6), "uint8"), np.asarray(77, "uint8")
     expected = evaluate(Module(Function([IMAGE, zero], body)), *arrays)
-    for machine, has_border in ((MACHINE, True), (PAIRS, False)):
+    for machine, has_border in ((MACHINE, True), (SIGNED_BYTES, True), (PAIRS, False)):
         after = rewritten(body, IMAGE, zero, machine=machine)
         np.testing.assert_array_equal(evaluate(after, *arrays), expected)
         assert any(c.op.name == "nn.pad" for c in calls(after["main"])) == has_border

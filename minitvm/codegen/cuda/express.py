@@ -13,6 +13,7 @@ from minitvm.errors import CompilerError
 from minitvm.ir.dtypes import bits_of, is_float
 from minitvm.ir.loop import (
     COMPARISONS,
+    PARTS,
     Binary,
     Buffer,
     Cast,
@@ -272,7 +273,7 @@ class Writer:
             return f"-{self.operand(first)}", 0
         if name in ("bitcast_int", "bitcast_float"):
             return self._bitcast(name, dtype, self.text(first))
-        if name in ("dot4", "dot2"):
+        if name in PARTS:
             return self.call(name, *map(self.text, args))
         return _called(spell.INTRINSIC[name], dtype, *map(self.text, args))
 

@@ -87,18 +87,22 @@ __device__ __forceinline__ void ldmatrix_x{count}{end}(unsigned (&r)[{count}], c
 }}"""
 
 
+def _dot(name: str, first: str, second: str) -> str:
+    return f"""\
+__device__ __forceinline__ int {name}(int a, int b, int total) {{
+    int result;
+    asm("dp4a.{first}32.{second}32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(total));
+    return result;
+}}"""
+
+
 HELPERS = {
     "Pack": """\
 template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
     T at[N];
     __device__ __forceinline__ T &operator[](int lane) { return at[lane]; }
 };""",
-    "dot4": """\
-__device__ __forceinline__ int dot4(int a, int b, int total) {
-    int result;
-    asm("dp4a.u32.s32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(total));
-    return result;
-}""",
+    **{name: _dot(name, *kinds) for name, *kinds in (("dot4", "u", "s"), ("sdot4", "s", "s"), ("udot4", "u", "u"))},
     "dot2": """\
 __device__ __forceinline__ int dot2(int a, int b, int total) {
     return (unsigned)total + (short)a * (short)b + (a >> 16) * (b >> 16);

@@ -6,7 +6,6 @@ Nothing here is asked for what would trap: :mod:`minitvm.codegen.legalize` was t
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy as np
 from minitvm.codegen.llvm.writer import Val, Writer
 from minitvm.errors import CompilerError
 from minitvm.ir.dtypes import COMPUTED, bits_of, is_float
-from minitvm.ir.loop import CHEAP, COMPARISONS
+from minitvm.ir.loop import CHEAP, COMPARISONS, PARTS, Dot
 
 _FLOATS = {"float16": "half", "float32": "float", "float64": "double"}
 SCALAR_TYPES = {dtype: f"i{bits_of(dtype)}" for dtype in COMPUTED} | {"bool": "i1"} | _FLOATS
@@ -287,8 +286,8 @@ def intrinsic(w: Writer, name: str, args: tuple[Val, ...]) -> Val:
     """``Intrin`` of the loop IR on registers."""
     args = aligned(w, *args)
     value = args[0]
-    if name in _DOTS:
-        return _dot(w, _DOTS[name], *args)
+    if name in PARTS:
+        return _dot(w, name, *args)
     if name in _SPECIAL:
         return _SPECIAL[name](w, value)
     if not is_float(value.dtype):
@@ -311,53 +310,41 @@ def _library(w: Writer, name: str, value: Val) -> Val:
     return per_lane(w, [value], lambda x: Val(w.pure(f"call {kind} {symbol}({typed(x)})"), x.dtype))
 
 
-@dataclass(frozen=True)
-class _Dot:
-    """What multiplies the parts of two words and adds them up.
-
-    feature: of machines with an instruction for it, ``symbols`` by the lanes of its sums; ``adds``: it adds a third
-    word, too.
-    """
-
-    feature: str
-    part: str
-    signed: bool
-    adds: bool
-    symbols: Mapping[int, str]
-
-
-_DOTS = {
-    "dot4": _Dot(
-        "dots",
-        "int8",
-        False,
-        True,
-        {4: "avx512.vpdpbusd.128", 8: "avx512.vpdpbusd.256", 16: "avx512.vpdpbusd.512"},
-    ),
-    "dot2": _Dot("pairs", "int16", True, False, {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"}),
+_DOTS: dict[tuple[str, Dot], dict[int, str]] = {
+    ("x86", "dot4"): {4: "avx512.vpdpbusd.128", 8: "avx512.vpdpbusd.256", 16: "avx512.vpdpbusd.512"},
+    ("x86", "dot2"): {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"},
+    ("aarch64", "dot4"): {4: "neon.usdot.v4i32.v16i8"},
+    ("aarch64", "sdot4"): {4: "neon.sdot.v4i32.v16i8"},
+    ("aarch64", "udot4"): {4: "neon.udot.v4i32.v16i8"},
 }
+"""Instructions that multiply the parts of two words and add them up, by the lanes of their sums; all but those of pairs
+add a third word, too."""
 
 
-def _dot(w: Writer, dot: _Dot, a: Val, b: Val, total: Val) -> Val:
+def _dot(w: Writer, name: Dot, a: Val, b: Val, total: Val) -> Val:
     """One instruction, or with a sum, where there is one; else part by part, shifted to the word's end."""
-    if a.lanes in dot.symbols and a.lanes <= w.dot_lanes.get(dot.feature, 0):
-        return _dot_instruction(w, dot, a, b, total)
-    bits = bits_of(dot.part)
+    if a.lanes <= w.dot_lanes.get(name, 0):
+        for (arch, function), symbols in _DOTS.items():
+            if arch in w.dot_lanes and function == name and a.lanes in symbols:
+                return _dot_instruction(w, f"@llvm.{arch}.{symbols[a.lanes]}", name, a, b, total)
+    bits = bits_of(PARTS[name][0])
     for up in range(0, 32, bits):
-        first, second = (_plain(w, "shl", x, literal(up, "int32", a.lanes)) for x in (a, b))
+        apart = (_plain(w, "shl", x, literal(up, "int32", a.lanes)) for x in (a, b))
         down = literal(32 - bits, "int32", a.lanes)
-        first = _plain(w, "ashr" if dot.signed else "lshr", first, down)
-        total = _plain(w, "add", total, _plain(w, "mul", first, _plain(w, "ashr", second, down)))
+        signs = ("lshr" if is_unsigned(part) else "ashr" for part in PARTS[name])
+        first, second = (_plain(w, shift, x, down) for shift, x in zip(signs, apart, strict=True))
+        total = _plain(w, "add", total, _plain(w, "mul", first, second))
     return total
 
 
-def _dot_instruction(w: Writer, dot: _Dot, a: Val, b: Val, total: Val) -> Val:
-    words, parts = type_text("int32", a.lanes), type_text(dot.part, 32 // bits_of(dot.part) * a.lanes)
-    symbol, sums = f"@llvm.x86.{dot.symbols[a.lanes]}", [total] if dot.adds else []
+def _dot_instruction(w: Writer, symbol: str, name: Dot, a: Val, b: Val, total: Val) -> Val:
+    bits = bits_of(PARTS[name][0])
+    words, parts = type_text("int32", a.lanes), f"<{32 // bits * a.lanes} x i{bits}>"
+    sums = [] if name == "dot2" else [total]
     w.declare(symbol, f"declare {words} {symbol}({', '.join([words] * len(sums) + [parts] * 2)})")
     operands = [*map(typed, sums), *(f"{parts} {w.pure(f'bitcast {typed(x)} to {parts}')}" for x in (a, b))]
     found = Val(w.pure(f"call {words} {symbol}({', '.join(operands)})"), "int32", a.lanes)
-    return found if dot.adds else _plain(w, "add", total, found)
+    return found if sums else _plain(w, "add", total, found)
 
 
 def _not(w: Writer, value: Val) -> Val:

@@ -15,6 +15,7 @@ import llvmlite.binding
 from minitvm import config
 from minitvm.codegen.llvm.arith import DOTS
 from minitvm.errors import CompilerError, TargetError, did_you_mean
+from minitvm.ir.loop import Dot
 from minitvm.target import MachineModel, Target, arch_of, marks_of, text_of
 
 llvm: Any = llvmlite.binding  # has no types
@@ -36,10 +37,8 @@ class Cpu:
     features: str
     vector_bytes: int
     vector_registers: int
-    dots: str = ""
-    """The feature with which four bytes are multiplied and added at once; only functions that say so have it."""
-    pairs: bool = False
-    """Whether pairs of 16 bits are multiplied and added in all of a vector, where there is no such feature."""
+    dots: tuple[Dot, ...] = ()
+    """What multiplies the parts of words and adds them up in an instruction or two: pairs where nothing does bytes."""
     fuses: bool = False
     """Whether a product and a sum are rounded once."""
 
@@ -217,13 +216,20 @@ define i32 @probe(ptr %p, ptr %q) "minitvm-dots" {
 """
 
 
-def _dots(draft: Cpu) -> str:
+def _vnni(draft: Cpu) -> str:
     """Which of the features with VPDPBUSD a processor has: seen in where LLVM takes it."""
     for feature in _DOT_FEATURES:
         others = [f for f in _UNSOUND if f[1:] != feature]
         if "vpdpbusd" in assembly(_DOT_PROBE, replace(draft, features=_with_feature(draft.features, *others))):
             return feature
     return ""
+
+
+def _neon_dots(draft: Cpu) -> tuple[Dot, ...]:
+    """Those of bytes that a processor has: seen in where LLVM takes SDOT (UDOT is beside it) and USDOT."""
+    if "sdot" not in assembly(_DOT_PROBE.replace("zext", "sext"), draft):
+        return ()
+    return ("sdot4", "udot4", "dot4") if "usdot" in assembly(_DOT_PROBE, draft) else ("sdot4", "udot4")
 
 
 def _width(draft: Cpu) -> int:
@@ -238,19 +244,20 @@ def _cpu(triple: str, name: str, features: str, listed: frozenset[str] = frozens
     which takes 20 MB more of its code into memory."""
     draft = Cpu(triple, name, features, 16, 16)
     if draft.arch == "aarch64":
-        return Cpu(triple, name, features, 16, 32, fuses=True)
+        return replace(draft, vector_registers=32, dots=_neon_dots(draft), fuses=True)
     if draft.arch != "x86":
         return draft
-    dots = next((f for f in _DOT_FEATURES if f in listed), "") if listed else _dots(draft)
-    features = _with_feature(features, f"+{dots}") if dots else features
+    vnni = next((f for f in _DOT_FEATURES if f in listed), "") if listed else _vnni(draft)
+    features = _with_feature(features, f"+{vnni}") if vnni else features
     width = next((n for n in (64, 32) if listed.issuperset(_IMPLIED[n])), 16) if listed else _width(draft)
-    pairs = not dots and (
+    pairs = not vnni and (
         _PAIRS[width] in {*listed, ""} if listed else _register(width) in assembly(_PAIRS_PROBE, draft)
     )
     fuses = not listed.isdisjoint(("fma", "avx512f")) if listed else "vfmadd" in assembly(_FMA_PROBE, draft)
+    dots: tuple[Dot, ...] = ("dot4",) if vnni else ("dot2",) if pairs else ()
     if width == 64:
-        return Cpu(triple, name, _with_feature(features, "-prefer-256-bit"), 64, 32, dots, pairs, fuses)
-    return Cpu(triple, name, features, width, 16, dots, pairs, fuses)
+        return Cpu(triple, name, _with_feature(features, "-prefer-256-bit"), 64, 32, dots, fuses)
+    return Cpu(triple, name, features, width, 16, dots, fuses)
 
 
 _PAIRS = {16: "", 32: "avx2", 64: "avx512bw"}
@@ -288,10 +295,9 @@ def _with_feature(features: str, *more: str) -> str:
 def machine_model(cpu: Cpu, threads: int = 1, caches: Caches = USUAL) -> MachineModel:
     """What templates and the emitter need to know of a processor.
 
-    ``features`` holds what the emitter asks for: the architecture, ``neon``, ``posix``, ``dots``, ``pairs``, ``fma``.
+    ``features`` holds what the emitter asks for: the architecture, ``neon``, ``posix``, ``fma``, products of words.
     """
-    marks = marks_of(cpu.triple) | ({"dots"} if cpu.dots else {"pairs"} if cpu.pairs else set())
-    marks |= {"fma"} if cpu.fuses else set()
+    marks = marks_of(cpu.triple).union(cpu.dots, ["fma"] if cpu.fuses else [])
     first, second, third = caches
     return MachineModel(cpu.vector_bytes, cpu.vector_registers, first, second, threads, marks, third)
 

@@ -95,7 +95,7 @@ class Writer:
     allocas: list[str] = field(default_factory=list)
     declarations: dict[str, str] = field(default_factory=dict)
     dot_lanes: Mapping[str, int] = field(default_factory=dict)
-    """By feature, most lanes in which the machine multiplies parts of words and adds them up at once."""
+    """By the machine's features, most lanes in which the machine multiplies parts of words and adds them up at once."""
     block: str = "start"
     note: str = ""
     """A comment behind every instruction that is written from now on: what it is for (``origins.py``)."""

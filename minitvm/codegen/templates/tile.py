@@ -19,7 +19,7 @@ from minitvm.target import MachineModel
 
 ITEMS_PER_THREAD = 4
 """Parallel iterations for every thread, so that threads end at about the same time."""
-_WRITTEN_OUT, ENOUGH = {"fma": 4, "dot4": 4, "dot2": 2}, 16
+_WRITTEN_OUT, _OF_PAIRS, ENOUGH = 4, 2, 16
 """So many steps of a reduction are written out, but of more than so many multiply-adds, which hide a loop's own
 instructions.  Of pairs LLVM adds the products of three steps and more first, for which there are no registers."""
 
@@ -265,7 +265,7 @@ def in_steps(extent: int, sums: float, body: Callable[[LoopExpr], Stmt], product
     ``product``; what is left over after it."""
     if not isinstance(extent, int):
         return loop(extent, body, name="k")
-    out = _WRITTEN_OUT[product] if sums <= ENOUGH else 1
+    out = 1 if sums > ENOUGH else _OF_PAIRS if product == "dot2" else _WRITTEN_OUT
     whole, rest = divmod(extent, out)
     main = loop(whole, lambda q: unrolled(range(out), lambda u: body(u + q * out)), name="k") if whole else None
     return seq(main, unrolled(range(whole * out, extent), body) if rest else None)

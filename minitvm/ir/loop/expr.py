@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -17,20 +17,29 @@ from minitvm.errors import CompilerError
 from minitvm.ir.dims import Atom, Dim, SymbolicDim
 from minitvm.ir.dtypes import SHORT, is_float
 
+Dot: TypeAlias = Literal["dot4", "sdot4", "udot4", "dot2"]
+PARTS: dict[Dot, tuple[str, str]] = {
+    "dot4": ("uint8", "int8"),
+    "sdot4": ("int8", "int8"),
+    "udot4": ("uint8", "uint8"),
+    "dot2": ("int16", "int16"),
+}
+"""What the two words hold whose parts a function multiplies and adds up.  A word is an int32; its first part is the
+lowest."""
+
 INTRINSICS: dict[str, int] = {
     "neg": 1, "abs": 1, "not": 1, "sign": 1, "floor": 1, "ceil": 1, "round": 1, "trunc": 1,  # round: half to even
     "sqrt": 1, "rsqrt": 1, "exp": 1, "log": 1, "log2": 1, "log1p": 1, "expm1": 1, "tanh": 1, "erf": 1, "sigmoid": 1,
     "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1,
     "sinh": 1, "cosh": 1, "asinh": 1, "acosh": 1, "atanh": 1, "isnan": 1, "isinf": 1, "fma": 3,
-    "dot4": 3,  # of int32: four uint8 in the first by four int8 in the second, added to the third
-    "dot2": 3,  # of int32: two int16 in the first by two in the second, added to the third
+    **dict.fromkeys(PARTS, 3),  # of int32: the parts of the first word by those of the second, added to the third
     "bitcast_int": 1, "bitcast_float": 1,  # float32 <-> int32, float64 <-> int64, float16 <-> int16: for legalization
 }  # fmt: skip
 """Scalar functions and their arity.  ``isnan`` and ``isinf`` return bool, all others the dtype of the operand."""
 
 CHEAP = frozenset(
     ("neg", "abs", "not", "sign", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "isnan", "isinf", "fma")
-    + ("bitcast_int", "bitcast_float", "dot4", "dot2")
+    + ("bitcast_int", "bitcast_float", *PARTS)
 )
 """Those that cost about as much as reading their result from memory; the others are computed once if they can be."""
 

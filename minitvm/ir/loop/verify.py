@@ -15,6 +15,7 @@ from minitvm.ir.dtypes import STORED
 from minitvm.ir.loop import (
     BINARY_OPS,
     INTRINSICS,
+    PARTS,
     Alloc,
     Barrier,
     Binary,
@@ -251,7 +252,7 @@ class _Verifier:
                     return f"{name} does not take {len(args)} operands" if name in INTRINSICS else f"unknown {name}"
                 if args[0].dtype in STORED:
                     return f"{name} of {args[0].dtype}, which is only stored,"
-                if name in ("dot4", "dot2") and args[0].dtype != "int32":
+                if name in PARTS and args[0].dtype != "int32":
                     return f"words are int32, not {args[0].dtype},"
                 return None if len({a.dtype for a in args}) == 1 else "operands of different dtypes"
             case Reduce():

@@ -1,17 +1,16 @@
 """Products of bytes, four to a word, or of pairs of int16: what integer layers become where a machine multiplies and
 adds words of them.
 
-A word is an int32; its first part is the lowest.  Words of bytes hold unsigned ones of data, signed ones of weights.
+What words hold is the function's that multiplies them (:data:`minitvm.ir.loop.PARTS`).
 """
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
 
 import numpy as np
 
 from minitvm.ir.dtypes import bits_of
 from minitvm.ir.layout import Layout
-from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, const, intrin
+from minitvm.ir.loop import PARTS, Binary, Buffer, Dot, LoopExpr, Stage, const, intrin
 from minitvm.ir.op import Fusion, Op, compute, sum_over
 from minitvm.ir.ops.nn_conv import Conv2dNCHWc
 from minitvm.ir.ops.nn_dense import DensePack
@@ -20,10 +19,6 @@ from minitvm.ir.types import TensorType, as_tensor
 
 BYTES = 4
 """Of a word."""
-
-Dot: TypeAlias = Literal["dot4", "dot2"]
-PARTS: dict[Dot, tuple[str, str]] = {"dot4": ("uint8", "int8"), "dot2": ("int16", "int16")}
-"""What words of data and of weights hold, by the function that multiplies and adds them."""
 
 
 class Words(View, name="qnn.words", fusion=Fusion.OPAQUE):
