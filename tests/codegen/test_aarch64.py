@@ -1,4 +1,4 @@
-"""Products of bytes for AArch64: which instruction multiplies them, and that every sum is exact.
+"""AArch64: which instructions multiply bytes, that every sum is exact, and which tiles stay in registers.
 
 Machine code runs under an emulator, where one is installed.
 """
@@ -11,9 +11,10 @@ import emulated
 import numpy as np
 import pytest
 from emulated import DOTS, MIXED, TARGET
+from test_llvm_compile import loops_of, networks_layers
 
 import minitvm
-from minitvm.codegen.llvm.compile import cpu_of, machine_model
+from minitvm.codegen.llvm.compile import assembly, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.driver.report import BuildReport
 from minitvm.ir import builder as ir
@@ -107,7 +108,7 @@ def product(kind: str, depth: int, dtype: str, zero: int, weight_dtype: str) -> 
 
 
 def built(module: Module, target: str) -> BuildReport:
-    return minitvm.build(module, target, opt_level=3, trace=True).report
+    return minitvm.build(module, target, opt_level=3, num_threads=2, trace=True).report
 
 
 def instructions(report: BuildReport) -> set[str]:
@@ -149,3 +150,52 @@ def test_products_of_integers(data: str, weight: str) -> None:
     taken = next(dot for dot, parts in PARTS.items() if parts == (data, weight))
     for target in (DOTS, MIXED):
         assert instructions(built(module, target)) == {INSTRUCTIONS[taken]} & {INSTRUCTIONS[n] for n in has(target)}
+
+
+# --- registers --------------------------------------------------------------------------------------------------------
+
+
+def reductions(report: BuildReport, target: str) -> list[list[str]]:
+    """Innermost loops of products that store nothing but what they spill."""
+    texts = (assembly(report.kernel(name).text("llvm"), cpu_of(Target.parse(target))) for name in report.groups)
+    bodies = (body for text in texts for body in loops_of(text))
+    products = ("fmla", "sdot", "udot", "usdot")
+    return [
+        body
+        for body in bodies
+        if sum(i.startswith(products) for i in body) >= 8
+        and not any(i.startswith(("str", "stp")) and "[sp" not in i for i in body)
+    ]
+
+
+def spilled(body: list[str]) -> list[str]:
+    return [i for i in body if "[sp" in i and re.search(r"\bq\d", i)]
+
+
+@pytest.mark.parametrize("cpu", ["generic", "neoverse-n1", "apple-m1"])
+def test_kernels_of_networks_keep_their_sums_in_registers(cpu: str) -> None:
+    """However the processor's loads are put before its products; these take a lane of what was loaded."""
+    target = f"{TARGET} -mcpu={cpu}"
+    inner = reductions(minitvm.build(networks_layers(), target, num_threads=2).report, target)
+    assert len(inner) >= 4
+    for body in inner:
+        assert spilled(body) == [], body
+        assert sum(i.startswith("ld1r") for i in body) <= 2, body
+
+
+@pytest.mark.parametrize(("kind", "shape", "units"), [("conv2d", (1, 64, 14, 14), 64), ("dense", (128, 768), 768)])
+@pytest.mark.parametrize(("target", "name"), [(DOTS, "sdot"), (MIXED, "usdot")])
+def test_products_of_words_stay_in_registers(
+    kind: str, shape: tuple[int, ...], units: int, target: str, name: str
+) -> None:
+    """Of few rows, as a broadcast takes as long as a product."""
+    x = Var("x", TensorType(shape, "uint8"))
+    weight = real(weights((units, shape[1], *(3, 3)[: len(shape) - 2]), "int8"), 0.01, 0)
+    sums = (
+        ir.nn.conv2d(real(x, 0.1, 3), weight, padding=1) if kind == "conv2d" else ir.nn.dense(real(x, 0.1, 3), weight)
+    )
+    inner = reductions(built(Module(Function([x], sums)), target), target)
+    assert inner
+    for body in inner:
+        assert spilled(body) == [], body
+        assert sum(i.startswith(name) for i in body) >= 5 * sum(i.startswith("ld1r") for i in body), body

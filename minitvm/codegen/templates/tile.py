@@ -116,14 +116,16 @@ def bound(products: float, loads: float, chain: int = 1) -> float:
     return most + _STEP_OVERHEAD
 
 
-def cycles(rows: int, blocks: int, each: int = 1) -> float:
-    """Cycles of one reduction step of a tile; a vector takes ``each`` loads."""
-    return bound(rows * blocks, rows + blocks * each)
+def cycles(rows: int, blocks: int, each: int = 1, spread: int = 0) -> float:
+    """Cycles of one reduction step of a tile; a vector takes ``each`` loads, a broadcast the time of ``spread``
+    multiply-adds."""
+    return bound(rows * (blocks + spread), rows + blocks * each)
 
 
 def tiles(rows: int, blocks: int, machine: MachineModel, product: str = "fma") -> list[Tile]:
-    """Those whose sums and operands the registers hold; a product of pairs is one of its own before it is added."""
-    free = machine.vector_registers - (2 if product == "dot2" else 1)
+    """Those whose sums and operands the registers hold; a product of pairs is one of its own before it is added, and
+    of NEON, whose multiply-adds take nothing from memory, LLVM loads three broadcasts ahead."""
+    free = machine.vector_registers - (4 if "neon" in machine.features else 2 if product == "dot2" else 1)
     return [
         Tile(r, b)
         for b in range(1, min(blocks, _MOST_BLOCKS) + 1)
@@ -133,10 +135,10 @@ def tiles(rows: int, blocks: int, machine: MachineModel, product: str = "fma") -
 
 
 @cache
-def step_cycles(rows: int, blocks: int, tile: Tile, each: int = 1) -> float:
+def step_cycles(rows: int, blocks: int, tile: Tile, each: int = 1, spread: int = 0) -> float:
     """Cycles of one reduction step for ``rows x blocks`` vectors in tiles."""
     across, down = runs(blocks, tile.blocks), runs(rows, tile.rows)
-    return sum(b.count * sum(r.count * cycles(r.size, b.size, each) for r in down) for b in across)
+    return sum(b.count * sum(r.count * cycles(r.size, b.size, each, spread) for r in down) for b in across)
 
 
 @cache
@@ -148,9 +150,12 @@ def least_cycles(rows: int, blocks: int, machine: MachineModel, each: int = 1) -
 def tile_choices(
     scheme: str, rows: int, blocks: int, steps: float, machine: MachineModel, product: str = "fma", loads: int = 1
 ) -> list[Choice]:
-    """Every tile for ``rows x blocks`` vectors of sums of ``steps`` products; ``loads``: that a vector takes."""
-    found = tiles(rows, blocks, machine, product)
-    return [Choice(scheme, tile, steps * step_cycles(rows, blocks, tile, loads)) for tile in found]
+    """Every tile for ``rows x blocks`` vectors of sums of ``steps`` products; ``loads``: that a vector takes.
+
+    NEON spreads a word over a vector in the units that multiply (LD1R); its multiply-adds of floats take a lane.
+    """
+    found, spread = tiles(rows, blocks, machine, product), int(product != "fma" and "neon" in machine.features)
+    return [Choice(scheme, tile, steps * step_cycles(rows, blocks, tile, loads, spread)) for tile in found]
 
 
 def best_tile(rows: int, blocks: int, machine: MachineModel, product: str = "fma") -> Tile:
