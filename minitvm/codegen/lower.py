@@ -45,6 +45,7 @@ from minitvm.ir.ops.nn_dense import MatrixProduct
 from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls, sizes_of, span_of
 from minitvm.passes.manager import PassContext
+from minitvm.passes.share_rows import BY_ROWS
 from minitvm.target import MachineModel
 
 DEFAULT = "default nests"
@@ -183,7 +184,7 @@ def _lower_with(
     params, values = compose(function, {anchor: problem.outputs})
     prologues = [buffer for arg in anchor.args for buffer in flatten(values[arg])]
     given, narrow = zip(*(_as_stored(buffer, params) for buffer in prologues), strict=True) if prologues else ((), ())
-    problem = replace(problem, as_given=all(given), narrow=narrow)
+    problem = replace(problem, as_given=all(given), narrow=narrow, by_rows=BY_ROWS in function.attrs)
     if (refusal := not_allowed(maker)) is not None:
         return refusal
     if any(isinstance(node, Reduce) for stage in stage_order(prologues) for node in walk_exprs(stage.value)):

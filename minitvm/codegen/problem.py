@@ -39,6 +39,8 @@ class Problem:
     """Whether all inputs are in memory, none of them computed as it is loaded; a cast that keeps all values may be."""
     narrow: tuple[str, ...] = ()
     """The dtypes that inputs' elements are of: their own, or narrower ones that they are cast from."""
+    by_rows: bool = False
+    """Whether threads had better share rows of the result than channels, as they do of what reads it."""
 
     @staticmethod
     def of(call: Call) -> Problem:

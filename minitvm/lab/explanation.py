@@ -42,6 +42,7 @@ _TOPICS = {
     "ForwardFoldScaleAxis": FOLDED,
     "SimplifyInference": FOLDED,
     "CallLibraries": PLACE,
+    "ShareRows": LOOPS,
     "placement": PLACE,
 }
 """What the decisions of a pass are about; those of others rewrite."""

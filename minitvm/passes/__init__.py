@@ -31,6 +31,7 @@ from minitvm.passes.redundancy import (
     fold_constant_expr,
 )
 from minitvm.passes.rule import Replacement, Rule, RulePass, apply_rules, rule, rule_pass
+from minitvm.passes.share_rows import ShareRows
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
 from minitvm.passes.sink_cast import SinkCast
 
@@ -52,5 +53,5 @@ __all__ += [
     "bind_params",
     "default_pipeline",
 ]
-__all__ += ["SimplifyExpr", "SimplifyExprPostAlterOp", "SimplifyInference", "SinkCast", "SinkReshape"]
+__all__ += ["ShareRows", "SimplifyExpr", "SimplifyExprPostAlterOp", "SimplifyInference", "SinkCast", "SinkReshape"]
 __all__ += ["ToMixedPrecision"]

@@ -32,6 +32,7 @@ from minitvm.passes.redundancy import (
     bind_captured,
     bind_params,
 )
+from minitvm.passes.share_rows import ShareRows
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
 from minitvm.passes.sink_cast import SinkCast
 from minitvm.passes.winograd import Predict, faster, remembering
@@ -229,8 +230,9 @@ def default_pipeline(
     first = (types, integers, inference, common, attention)
     weighs = predict if PassContext.current().option(MIXED.option) else None
     mixed = ToMixedPrecision("", weighed(weighs, machine)) if weighs else MIXED  # level 0, by an option
+    rows = (ShareRows(machine),) if machine.threads > 1 and kind == "llvm" else ()  # level 3
     before = (*first, *others, mixed, *CANONICAL, *libraries)
-    return Sequential((*before, layouts, *AFTER_LAYOUTS), name="default_pipeline")
+    return Sequential((*before, layouts, *AFTER_LAYOUTS, *rows), name="default_pipeline")
 
 
 # --- what a build runs ---

@@ -34,11 +34,10 @@ def _visit(stmt: Stmt, buffer: Buffer, values: Values, active: np.ndarray, count
                 _visit(part, buffer, values, active, counts)
         case Alloc(_, body):
             _visit(body, buffer, values, active, counts)
-        case For(var, extent, body, _):
+        case For(var, extent, body, _) if _stores(body, buffer):
             assert isinstance(extent, Const), "a loop of varying extent is not enumerated"
-            if _stores(body, buffer):
-                apart = {v: x[..., None] for v, x in values.items()}
-                _visit(body, buffer, {**apart, var: np.arange(extent.value)}, active[..., None], counts)
+            apart = {v: x[..., None] for v, x in values.items()}
+            _visit(body, buffer, {**apart, var: np.arange(extent.value)}, active[..., None], counts)
         case If(condition, then, orelse):
             holds = np.asarray(_evaluate(condition, values))
             _visit(then, buffer, values, active & holds, counts)

@@ -23,7 +23,7 @@ from minitvm.codegen.templates.conv_blocked import BlockedConv
 from minitvm.codegen.templates.window import PhasedAxis
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
-from minitvm.ir.loop import Alloc, For, Kernel, LoopKind, walk_stmts
+from minitvm.ir.loop import Alloc, Const, For, Kernel, LoopKind, walk_stmts
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
@@ -42,6 +42,7 @@ class Case:
     weight: tuple[int, ...]
     attributes: dict[str, Any] = field(default_factory=dict)
     dtype: str = "float32"
+    by_rows: bool = False
 
     @property
     def call(self) -> Call:
@@ -55,7 +56,7 @@ class Case:
         call = self.call
         assert isinstance(call.op, Op)
         (template,) = TEMPLATES.find("llvm", call.op)
-        kernel = template(Problem.of(call), machine).kernel()
+        kernel = template(replace(Problem.of(call), by_rows=self.by_rows), machine).kernel()
         assert isinstance(kernel, Kernel), kernel
         return kernel
 
@@ -339,3 +340,44 @@ def test_tiles_of_few_registers_load_few_weights(inputs: int, outputs: int) -> N
     machines = MachineModel(32, 16), MachineModel(64, 32)
     few, many = (BlockedConv(Problem.of(call), machine).choice.tile for machine in machines)
     assert (few.rows, few.blocks) == (4, 3) and many.rows * many.blocks > 16
+
+
+# --- what threads share of a depthwise convolution ----------------------------------------------------------------
+
+
+def depthwise(height: int, width: int, blocks: int, by_rows: bool, **attributes: Any) -> Case:
+    layouts = {"data_layout": "NCHW8c", "kernel_layout": "OIHW1i8o", "out_layout": "NCHW8c"}
+    given = {"groups": 8 * blocks, "channels": 8 * blocks, **layouts, **attributes}
+    shapes = (1, blocks, height, width, 8), (blocks, 1, 3, 3, 1, 8)
+    return Case("nn.contrib_depthwise_conv2d_NCHWc", *shapes, given, by_rows=by_rows)
+
+
+def rows_of_the_first_half(kernel: Kernel) -> np.ndarray:
+    """Which rows of the result are stored to by the first half of the iterations that threads share."""
+    (work,) = (s for s in walk_stmts(kernel.body) if isinstance(s, For) and s.kind is LoopKind.PARALLEL)
+    half = For(work.var, Const(int(work.extent.value) // 2), work.body)  # type: ignore[attr-defined]
+    return store_counts(half, kernel.outputs[0]).any(axis=(0, 1, 3, 4))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_depthwise_by_rows_is_right_on_any_image(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    for _ in range(3):
+        height, width, blocks = (int(n) for n in rng.integers(3, 21, 3))
+        pads, stride = tuple(int(n) for n in rng.integers(0, 3, 4)), int(rng.integers(1, 4))
+        case = depthwise(height, width, blocks, True, padding=pads, strides=(stride, stride))
+        machine = drawn_machine(rng)
+        check_numbers(case, machine, seed)
+        kernel = case.kernel(machine)
+        assert (store_counts(kernel.body, kernel.outputs[0]) == 1).all()
+
+
+def test_two_threads_share_rows_where_these_divide_and_otherwise_channels() -> None:
+    for height, pads in ((14, (1, 1, 1, 1)), (8, (0, 0, 0, 0)), (20, (1, 1, 1, 1))):
+        machine = MachineModel(32, 16, threads=2)
+        found = rows_of_the_first_half(depthwise(height, 9, 4, True, padding=pads).kernel(machine))
+        assert found[: len(found) // 2].all() and not found[len(found) // 2 :].any()
+        assert rows_of_the_first_half(depthwise(height, 9, 4, False, padding=pads).kernel(machine)).all()
+    for threads, height in ((2, 7), (2, 13), (1, 14), (16, 14)):  # too few rows, a prime, one thread, more than rows
+        case, machine = depthwise(height, 9, 4, True, padding=(1, 1, 1, 1)), MachineModel(32, 16, threads=threads)
+        assert rows_of_the_first_half(case.kernel(machine)).all()

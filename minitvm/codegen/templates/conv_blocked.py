@@ -44,6 +44,7 @@ _OF_A_ROW, _OF_A_BLOCK, _HIDDEN = 0.08, 0.15, 0.75
 """Cycles a step for each broadcast and for each vector of weights, and how many of them a tile of few registers hides
 behind its multiply-adds; measured."""
 
+_FEWEST_ROWS = 2  # of a channel before the next one: each such band reads some of the last one's rows again
 _MOST_UNROLLED_TAPS = 16  # a wider padded window is copied into a padded image instead of written out at the edges
 
 
@@ -370,10 +371,15 @@ class BlockedDepthwise(_Windows):
         if math.prod(order) < self.machine.threads:
             return self.by_tiles(order, choice.tile.rows, self._strip)
 
-        def work(n: LoopExpr, block: LoopExpr, row: LoopExpr) -> Stmt:
+        batch, blocks, rows = order
+        part = divisor_at_most(rows, max(1, rows // self.machine.threads))
+        band = part if self.problem.by_rows and part >= _FEWEST_ROWS else rows
+
+        def work(n: LoopExpr, top: LoopExpr, block: LoopExpr, at: LoopExpr) -> Stmt:
+            row = top * band + at
             return self.x.over_tiles(choice.tile.rows, lambda start, size: self._strip(n, block, row, start, size))
 
-        return in_parallel(order, work)
+        return in_parallel((batch, rows // band, blocks, band), work)
 
     def _strip(self, n: LoopExpr, block: LoopExpr, row: LoopExpr, column: Start, size: int) -> Stmt:
         x, y = self.x, self.y
