@@ -34,12 +34,12 @@ def build(
     opset: int = 21,
     functions: Sequence[onnx.FunctionProto] = (),
 ) -> onnx.ModelProto:
-    """A model whose outputs are float32 of unknown shape (the importer does not read their types)."""
+    """A model that does not say what its outputs are."""
     graph = helper.make_graph(
         list(nodes),
         "test",
         list(inputs),
-        [value(name, None) for name in outputs],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
         [numpy_helper.from_array(np.asarray(array), name) for name, array in (weights or {}).items()],
     )
     domains = {node.domain for node in nodes} - {""}

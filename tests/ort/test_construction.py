@@ -30,6 +30,9 @@ def text(body: str) -> onnx.ModelProto:
         ("y = Add (y, x)", "the graph has a cycle"),
         ("z = Add (x, x)", "output 'y' is never produced"),
         ("y = Add (x)", "Add: takes 2 inputs, 1 given"),
+        ("y = Shape (x)", "output 'y' is int64; the model says float32"),
+        ("d = Constant <value = double {1.0}> () y = Clip (x, d)", "Clip: input 1 is float64, input 0 float32"),
+        ("k = Constant <value = int64[1] {1}> () z, i = TopK (x, k) y = Identity (i)", "output 'y' is int64"),
         ("y = Undo (x)", "operators that minitvm cannot import: Undo"),
     ],
 )
@@ -53,7 +56,7 @@ MISFITS = [
     ),
     ("y = [n] Add (x, three)", "shapes do not broadcast: Tensor[(N, 4), float32] and Tensor[(3,), float32]"),
     ("y = [n] Add (x, z)", "shapes do not broadcast: Tensor[(N, 4), float32] and Tensor[(N, 3), float32]"),
-    ("y = [n] Add (x, wide)", "dtypes differ: Tensor[(N, 4), float32] and Tensor[(N, 4), float64]"),
+    ("y = [n] Add (x, wide)", "Add: input 1 is float64, input 0 float32"),
     ("y = [n] Not (x)", "input 0 is float32; opset 17 allows bool"),
     (
         "y = [n] Concat <axis = 1> (x, image)",

@@ -12,6 +12,7 @@ from minitvm.errors import FrontendError, UnsupportedOperatorError
 from minitvm.frontend.onnx.model import describe_value
 from minitvm.frontend.onnx.node import OnnxNode, kind_of, normal_domain, place_of, schema_of
 from minitvm.frontend.onnx.types import NUMPY_NAMES, dtype_name
+from minitvm.ir.node import Expr
 from minitvm.ir.types import DTYPES, STRING, TensorType
 
 
@@ -134,6 +135,7 @@ def check_dtypes(node: OnnxNode) -> None:
                 f"input {position} is {value.dtype}; opset {node.opset} allows {', '.join(sorted(known)) or 'none'}",
                 hint="cast the input",
             )
+    _check_type_variables(node)
 
 
 @lru_cache(maxsize=4096)
@@ -146,6 +148,34 @@ def _allowed_dtypes(op_type: str, opset: int, domain: str) -> tuple[frozenset[st
 def _dtypes_of(parameter: Any) -> frozenset[str]:
     names = {t.removeprefix("tensor(").removesuffix(")") for t in parameter.types}
     return frozenset({NUMPY_NAMES.get(name, name) for name in names} & {*DTYPES, STRING})
+
+
+def _check_type_variables(node: OnnxNode) -> None:
+    """Inputs that share a type variable of the operator are of one dtype."""
+    schema = schema_of(node.op_type, node.opset, normal_domain(node.proto.domain))
+    bound: dict[str, tuple[int, str]] = {}
+    for position, value in enumerate(node.inputs if schema is not None and schema.inputs else ()):
+        parameter = schema.inputs[min(position, len(schema.inputs) - 1)]
+        if value is None or not isinstance(value.type, TensorType) or not parameter.is_homogeneous:
+            continue
+        first, dtype = bound.setdefault(parameter.type_str, (position, value.dtype))
+        if value.dtype != dtype:
+            raise node.fail(f"input {position} is {value.dtype}, input {first} {dtype}", hint="cast one of them")
+
+
+def check_results(declared: Iterable[onnx.ValueInfoProto], found: Iterable[Expr]) -> None:
+    """Results are of the element types that the model says, where it says any."""
+    for value, expr in zip(declared, found, strict=True):
+        kind = value.type.tensor_type.elem_type
+        if not kind or not isinstance(expr.type, TensorType):
+            continue
+        said = describe_value(value).dtype
+        if said != expr.dtype:
+            raise FrontendError(
+                f"output {value.name!r} is {expr.dtype}; the model says {said}",
+                where=[*map("from ONNX node {!r}".format, expr.span[-1:])],
+                hint="cast the value, or declare the type that it has",
+            )
 
 
 def check_supported(graph: onnx.FunctionProto, is_supported: Callable[[onnx.NodeProto], bool]) -> None:

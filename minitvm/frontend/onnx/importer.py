@@ -18,6 +18,7 @@ from minitvm.frontend.onnx.check import (
     check_dtypes,
     check_model,
     check_names,
+    check_results,
     check_supported,
     opsets_of,
     ordered_nodes,
@@ -205,6 +206,8 @@ class Importer:
         scope.values.update({v.name: _given(v, given[v.name]) if v.name in given else v for v in inputs})
         outputs = self.import_graph(graph, scope, is_main=True)
         body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
+        if not dtypes:
+            check_results(graph.output, outputs)
         tell_settled(graph.node, scope.values, body)
         used = set(post_order(body))
         weights = [w for w in self.weights if w in used]
