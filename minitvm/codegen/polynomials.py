@@ -18,14 +18,16 @@ from minitvm.ir.loop import Binary, Const, LoopExpr, const, intrin, maximum, min
 LOG2_E = 1 / math.log(2)
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # the first has few bits: its products with small integers are exact
 ROUND = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low bits of a float32
-ROUND_BITS = 0x4B400000
+ROUND_TO_EXPONENT = ROUND + 127
+"""The same, with an exponent's bias: 23 bits further up they are a power of two."""
 LITTLE = 40.0
 
 _EXP = (0.49999994, 0.1666652, 0.04166826, 0.008368855, 0.0013821729)
-_EXPM1 = (0.5, 0.16666666, 0.041666493, 0.008333543, 0.0013932385, 0.00019764426)
+_EXPM1 = (0.5, 0.16666548, 0.041666858, 0.008366154, 0.0013898046)
 _LOG = (0.3333333, -0.25000837, 0.20001285, -0.16622774, 0.14199834, -0.13164231, 0.12778337, -0.0764511)
-_ERF_SMALL = (0.12837917, -0.3761263, 0.11283626, -0.026855728, 0.0051923767, -0.00080491474, 7.9925165e-05)
-_ERF_LARGE = (-1.1286485, -0.6351512, -0.10623704, 0.023762183, -0.0036425057, 0.00032281232, -1.123177e-05)
+_EXP2 = (0.693147, 0.24022247, 0.05550711, 0.009671294, 0.0013269568)
+_ERF_SMALL = (0.12837915, -0.376125, 0.11281877, -0.02676858, 0.0049958536, -0.00060038007)
+_ERF_LARGE = (-1.6281021, -0.9171477, -0.15186068, 0.0330232, -0.004638191, 0.00030871457)
 _SIN = (-0.16666655, 0.008332187, -0.00019517895)
 _COS = (0.041666646, -0.001388731, 2.4432331e-05)
 _LOG2_64 = (0.9617966940585265, 0.5770779529003671, 0.41220843567771276, 0.3199332524728488, 0.28256298817312125)
@@ -72,56 +74,59 @@ def with_sign_of(magnitude: LoopExpr, sign: LoopExpr) -> LoopExpr:
     return intrin("bitcast_float", intrin("bitcast_int", magnitude) | bit)
 
 
-def _power_of_two(exponent: LoopExpr) -> LoopExpr:
-    """``2.0 ** exponent`` for an int32 in -126..127."""
-    return intrin("bitcast_float", Binary("shl", exponent + 127, const(23, "int32")))
-
-
-def _reduce_exp(x: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
-    """``(r, n)``: ``x == r + n ln 2``, ``n`` an int32, ``r`` within half of ln 2."""
-    shifted, r = _reduced(x)
-    return r, shifted - ROUND_BITS
-
-
-def _reduced(x: LoopExpr, magic: LoopExpr | float = ROUND) -> tuple[LoopExpr, LoopExpr]:
-    """``n``, and what ``magic`` adds to it, in the last 9 bits of an int32, and ``r``."""
+def _reduced(
+    x: LoopExpr, magic: LoopExpr | float = ROUND_TO_EXPONENT, ln2: Sequence[float] = (LN2_HIGH, LN2_LOW)
+) -> tuple[LoopExpr, LoopExpr]:
+    """``r`` within half of ln 2, and ``2**n`` of ``x == r + n ln 2``, times ``2**k`` where ``magic`` is larger by k: it
+    has to be a normal number.  Without the exponent's bias in ``magic`` it is what adds ``n + k`` to an exponent."""
     shifted = x * LOG2_E + magic
     n = shifted - magic
-    r = (x - n * LN2_HIGH) - n * LN2_LOW
-    return intrin("bitcast_int", shifted), r
+    for part in ln2:
+        x = x - n * part
+    return x, _last_bits_as_exponent(shifted)
 
 
-def _exp_reduced(shifted: LoopExpr, r: LoopExpr) -> LoopExpr:
-    """``exp(r)``, to whose exponent the last 9 bits are added; of NaN anything: ``r - r`` is to be added, else 0."""
-    value = polynomial(r, (1.0, 1.0, *_EXP))
-    return intrin("bitcast_float", intrin("bitcast_int", value) + Binary("shl", shifted, const(23, "int32")))
+def _reduced_2(x: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+    """``r`` within 1/2, and ``2**n``, of ``x == r + n``."""
+    shifted = x + ROUND_TO_EXPONENT
+    return x - (shifted - ROUND_TO_EXPONENT), _last_bits_as_exponent(shifted)
+
+
+def _last_bits_as_exponent(shifted: LoopExpr) -> LoopExpr:
+    """Of NaN anything: what it is multiplied with has to be NaN, too."""
+    return intrin("bitcast_float", Binary("shl", intrin("bitcast_int", shifted), const(23, "int32")))
+
+
+def _exp_reduced(r: LoopExpr, scale: LoopExpr) -> LoopExpr:
+    """``exp(r) scale`` of a power of two."""
+    return scale * r * polynomial(r, (1.0, *_EXP)) + scale
 
 
 def exp(x: LoopExpr) -> LoopExpr:
     """In two steps, as ``2**128`` and ``2**-150`` are no numbers."""
     x = minimum(maximum(x, -104.0), 89.0)
-    up, down = (const(value, "float32") for value in (2.0**64, 2.0**-64))
-    shifted, r = _reduced(x, select(x < 0.0, const(ROUND + 64, "float32"), ROUND - 64))
-    return _exp_reduced(shifted, r) * select(x < 0.0, down, up) + (r - r)
+    negative = intrin("bitcast_int", x) < 0
+    r, scale = _reduced(x, select(negative, const(ROUND_TO_EXPONENT + 64, "float32"), ROUND_TO_EXPONENT - 64))
+    return _exp_reduced(r, scale) * select(negative, const(2.0**-64, "float32"), 2.0**64)
 
 
 def exp_below(x: LoopExpr) -> LoopExpr:
-    """:func:`exp` of what is less than :data:`LITTLE`, or NaN."""
-    shifted, r = _reduced(maximum(x, -104.0), ROUND + 64)
-    return _exp_reduced(shifted, r) * 2.0**-64 + (r - r)
+    """:func:`exp` of what is less than :data:`LITTLE`, or NaN.  A power of two is added to the exponent, which takes a
+    multiplication less than :func:`_exp_reduced`, but makes a number of NaN."""
+    r, scale = _reduced(maximum(x, -104.0), ROUND + 64)
+    value = intrin("bitcast_int", polynomial(r, (1.0, 1.0, *_EXP))) + intrin("bitcast_int", scale)
+    return intrin("bitcast_float", value) * 2.0**-64 + (r - r)
 
 
 def _expm1_reduced(r: LoopExpr) -> LoopExpr:
-    """By Estrin's rule: as many multiply-adds as by Horner's, half of them one after the other."""
+    """By Estrin's rule: about as many multiply-adds as by Horner's, half of them one after the other."""
     square = r * r
-    low, middle, high = (polynomial(r, _EXPM1[i : i + 2]) for i in (0, 2, 4))
-    return square * ((high * square + middle) * square + low) + r
+    return square * ((polynomial(r, _EXPM1[3:]) * square + polynomial(r, _EXPM1[1:3])) * r + _EXPM1[0]) + r
 
 
 def expm1(x: LoopExpr) -> LoopExpr:
     """``2**n (e**r - 1) + (2**n - 1)``, half of it, doubled: ``2**128`` is too large."""
-    r, n = _reduce_exp(minimum(maximum(x, -20.0), 89.0))
-    scale = _power_of_two(n - 1)
+    r, scale = _reduced(minimum(maximum(x, -20.0), 89.0), ROUND_TO_EXPONENT - 1)
     found = (scale * _expm1_reduced(r) + (scale - 0.5)) * 2.0
     return select(intrin("abs", x) < 2.0**-25, x, found)  # keeps -0.0 and subnormal numbers
 
@@ -169,30 +174,27 @@ def log1p(x: LoopExpr) -> LoopExpr:
 
 
 def tanh(x: LoopExpr) -> LoopExpr:
-    """``m / (m + 2)`` of ``m = expm1(2 |x|)``."""
+    """``m / (m + 2)`` of ``m = expm1(2 |x|)``.  One number is enough for ln 2: what its ``n``-fold is off by is nothing
+    beside an ``m`` as large as ``2**n``."""
     t = minimum(intrin("abs", x), 10.0)
-    r, n = _reduce_exp(t + t)  # no product, which would take the multiply-add of another one
-    scale = _power_of_two(n)
+    r, scale = _reduced(t + t, ln2=(math.log(2),))  # no product, which would take the multiply-add of another one
     m = scale * _expm1_reduced(r) + (scale - 1.0)
     return with_sign_of(m / (m + 2.0), x)
 
 
 def sigmoid(x: LoopExpr) -> LoopExpr:
-    """From ``exp(-|x|)``, which cannot overflow, times 2**64: what is added to its exponent keeps it normal, and the
-    division rounds to subnormal numbers."""
-    shifted, r = _reduced(maximum(-intrin("abs", x), -104.0), ROUND + 64)
-    e = _exp_reduced(shifted, r)
-    whole = (r - r) + 2.0**64  # NaN where x is
-    return select(intrin("bitcast_int", x) < 0, e, 2.0**64) / (e + whole)
+    """``1 / (1 + exp(-x))``, both times 2**-64, which keeps the exponential a number; the division rounds to subnormal
+    numbers."""
+    r, scale = _reduced(-minimum(maximum(x, -104.0), LITTLE), ROUND_TO_EXPONENT - 64)
+    return 2.0**-64 / (_exp_reduced(r, scale) + 2.0**-64)
 
 
 def erf(x: LoopExpr) -> LoopExpr:
-    """Near 0 an odd polynomial, elsewhere 1 minus the exponential of a fit of log(erfc)."""
+    """Near 0 an odd polynomial, elsewhere 1 minus the exponential of a fit of log2(erfc)."""
     small = x * polynomial(x * x, _ERF_SMALL) + x
     t = minimum(intrin("abs", x), 4.0)
-    shifted, r = _reduced(t * polynomial(t, _ERF_LARGE))
-    complement = _exp_reduced(shifted, r) + (r - r)
-    large = with_sign_of(1.0 - complement, x)
+    r, scale = _reduced_2(t * polynomial(t, _ERF_LARGE))
+    large = with_sign_of(1.0 - polynomial(r, (1.0, *_EXP2)) * scale, x)
     return select(intrin("abs", x) < 0.92, small, large)
 
 

@@ -14,10 +14,13 @@ from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.ir.loop import (
     Binary,
     Buffer,
+    Const,
     Intrin,
     Kernel,
+    Load,
     LoopExpr,
     LoopKind,
+    LoopVar,
     const,
     intrin,
     loop,
@@ -100,6 +103,15 @@ def test_exponentials_of_what_is_not_above_0_take_fewer_operations() -> None:
     assert largest_error(found, exact) <= FUNCTIONS["exp"][-1]
     usual = elementwise(lambda v: intrin("exp", v), 1, len(x))
     assert len(list(walk_exprs(little.body))) < len(list(walk_exprs(usual.body)))
+
+
+@pytest.mark.parametrize(
+    ("name", "most"), {"exp": 21, "expm1": 21, "tanh": 24, "sigmoid": 19, "erf": 35, "log": 36}.items()
+)
+def test_operations_of_a_function(name: str, most: int) -> None:
+    """Multiply-adds count once; integers, comparisons and conversions of bits are not free."""
+    body = elementwise(lambda v: intrin(name, v), 1, 8).body
+    assert len({node for node in walk_exprs(body) if not isinstance(node, (Const, Load, LoopVar))}) <= most
 
 
 def test_the_larger_one_is_the_first_unless_the_second_is() -> None:
