@@ -11,6 +11,7 @@ import ctypes.util
 import io
 import struct
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -211,8 +212,9 @@ class _Guest:
         cpu.reg_write(register, int.from_bytes(np.asarray(result, dtype).tobytes(), "little"))
 
 
+@cache
 def _library(name: str, dtype: np.dtype) -> Any:
-    """The function of this machine's C library."""
+    """The function of this machine's C library; to find that starts a compiler."""
     function = getattr(ctypes.CDLL(ctypes.util.find_library("m")), name)
     kind = np.ctypeslib.as_ctypes_type(dtype)
     function.restype, function.argtypes = kind, [kind] * (2 if name.rstrip("f") in ("fmod", "pow") else 1)

@@ -6,7 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 
@@ -35,6 +35,13 @@ def memory_of(buffer: Buffer, array: np.ndarray | None, marker: int) -> np.ndarr
     return flat
 
 
+@cache
+def _sharing(cpu: Cpu) -> bytes:
+    """What kernels call for their part of the work."""
+    text = f'target triple = "{cpu.triple}"\n{spinning_text(SHARING, machine_model(cpu).features)}'
+    return compile_object(text, cpu)
+
+
 def run_native(
     kernel: Kernel,
     *arrays: np.ndarray,
@@ -48,8 +55,7 @@ def run_native(
     cpu = cpu or host()
     here = machine_model(cpu)
     machine = replace(machine or here, features=here.features)
-    sharing = f'target triple = "{cpu.triple}"\n{spinning_text(SHARING, here.features)}'
-    code = NativeCode([compile_object(emit(kernel, machine), cpu)], [kernel.name], sharing)
+    code = NativeCode([compile_object(emit(kernel, machine), cpu), _sharing(cpu)], [kernel.name])
     kinds = [ctypes.c_void_p] * (len(kernel.params) + 1) + [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
     function = code.function(kernel.name, None, *kinds)
     given = [np.asarray(a, b.dtype).reshape(b.shape) for a, b in zip(arrays, kernel.inputs, strict=True)]

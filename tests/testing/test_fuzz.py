@@ -146,8 +146,10 @@ def test_references_written_anew_are_those_of_onnx_runtime(operator: str) -> Non
     pytest.importorskip("onnxruntime")
     worker, compared = Worker(peers.answer), 0
     for index in range(300):
+        if compared > 15:
+            break
         case = generate.case(1, index, (0,), [operator])
-        if len(case.nodes) > 2 or compared > 15:
+        if len(case.nodes) > 2:
             continue
         model = case.replace(outputs=case.outputs[:1]).model().SerializeToString()
         answers = [worker.ask(Question(who, model, case.feeds[:1]), 60) for who in ("onnx", "onnxruntime")]
