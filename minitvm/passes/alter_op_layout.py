@@ -278,17 +278,19 @@ def blocked_conv2d(site: Site, machine: MachineModel) -> Placement | Declined:
 
 
 def _dot_of(call: Call, machine: MachineModel) -> Dot | None:
-    """What adds up a product of uint8 by constant int8, or of int16 by constant int16; of others what the machine
-    has."""
+    """What adds up a product of constant weights."""
     data, weight = call.args
     if call.dtype != "int32" or not isinstance(weight, Constant):
         return None
     found = next((dot for dot, parts in PARTS.items() if parts == (data.dtype, weight.dtype)), None)
-    return found if found in machine.features.union(_ANYWHERE) else None
+    return found if found in ("dot4", "dot2", *dots_of(machine)) else None
 
 
-_ANYWHERE: tuple[Dot, ...] = "dot4", "dot2"
-"""Words that are no slower than other integers on any machine."""
+def dots_of(machine: MachineModel) -> frozenset[str]:
+    """What multiplies words that have to be integers: in one instruction, or as machines do that have none."""
+    return machine.features.intersection(PARTS) or frozenset(
+        ("sdot4", "udot4") if "neon" in machine.features else ("dot4",)
+    )
 
 
 def _conv2d_of_words(op: Conv2d, dot: Dot, site: Site, lanes: int) -> Placement | Declined:

@@ -37,7 +37,7 @@ from minitvm.ir.ops.quantize import Dequantize
 from minitvm.ir.ops.transform import Reshape, Transpose
 from minitvm.ir.types import only_batch_open
 from minitvm.ir.visitor import as_function, rewrite
-from minitvm.passes.alter_op_layout import block
+from minitvm.passes.alter_op_layout import block, dots_of
 from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.target import MachineModel
 
@@ -147,8 +147,8 @@ class FakeQuantizationToInteger(FunctionPass, opt_level=3):
         return _in_pairs(node.op, x, w) if dot == "dot2" else _in_bytes(node.op, _held_as(PARTS[dot][0], x), w)
 
     def _dot(self, dtype: str, w: _Stored) -> Dot | None:
-        """What multiplies data by weights on the machine, rather as they are; any machine bytes part by part."""
-        has = self.machine.features.intersection(PARTS) or {"dot4"}
+        """What multiplies data by weights on the machine, rather as they are."""
+        has = dots_of(self.machine)
         if "dot2" in has:
             return "dot2"
         weight = w.values.dtype if _is_zero(w.zero) else None

@@ -78,7 +78,7 @@ def test_bytes_at_the_ends_of_their_range(name: Dot, target: str) -> None:
     apart = [words.view(part).reshape(28, 4).astype("int64") for words, part in zip((x, y), PARTS[name], strict=True)]
     np.testing.assert_array_equal(found, ((apart[0] * apart[1]).sum(1) + total).astype("int32"))
     text = emit(kernel, emulated.machine(target=target))
-    assert re.findall(r"neon\.(\w+)", text) == [INSTRUCTIONS[name]] * 2 * (name in has(target))
+    assert re.findall(r"neon\.(\w*dot)\b", text) == [INSTRUCTIONS[name]] * 2 * (name in has(target))
 
 
 # --- models of quantized tensors --------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ def built(module: Module, target: str) -> BuildReport:
 
 def instructions(report: BuildReport) -> set[str]:
     texts = (report.kernel(name).text("llvm") for name in report.groups)
-    return {found for text in texts for found in re.findall(r"@llvm\.aarch64\.neon\.(\w*dot)", text)}
+    return {found for text in texts for found in re.findall(r"@llvm\.aarch64\.neon\.(\w*dot|[su]mull)\b", text)}
 
 
 TAKEN = {
@@ -130,26 +130,36 @@ TAKEN = {
 @pytest.mark.parametrize(("kind", "depth"), [("conv2d", 7), ("dense", 13), ("turned", 64)])
 def test_quantized_products(kind: str, depth: int, weight_dtype: str, target: str, dtype: str) -> None:
     """To the last bit, of the least and the largest bytes; without USDOT unsigned data become signed ones."""
-    for zero in (np.iinfo(dtype).min, 3):
-        sums, x = product(kind, depth, dtype, zero, weight_dtype)
-        scale, point = Constant(np.asarray(0.037, "float32")), Constant(np.asarray(107, "uint8"))
-        module = Module(Function([x], ir.qnn.quantize(sums, scale, point, out_dtype="uint8")))
-        report = built(module, target)
-        assert instructions(report) == {TAKEN[target, dtype]}
-        array = np.resize(np.array(ENDS[dtype], dtype), x.tensor_type.static_shape)
-        assert report.module is not None
-        found = emulated.run_model(report.module, array, target=target)
-        np.testing.assert_array_equal(found, evaluate(module, array))
+    zero = np.iinfo(dtype).min if weight_dtype == "int8" else 3
+    sums, x = product(kind, depth, dtype, zero, weight_dtype)
+    scale, point = Constant(np.asarray(0.037, "float32")), Constant(np.asarray(107, "uint8"))
+    module = Module(Function([x], ir.qnn.quantize(sums, scale, point, out_dtype="uint8")))
+    report = built(module, target)
+    assert instructions(report) == {TAKEN[target, dtype]}
+    array = np.resize(np.array(ENDS[dtype], dtype), x.tensor_type.static_shape)
+    assert report.module is not None
+    found = emulated.run_model(report.module, array, target=target)
+    np.testing.assert_array_equal(found, evaluate(module, array))
 
 
+LONG = {"dot4": "smull", "sdot4": "smull", "udot4": "umull"}
+
+
+@needs_emulator
+@pytest.mark.parametrize("target", [TARGET, DOTS, MIXED])
 @pytest.mark.parametrize(("data", "weight"), [("uint8", "uint8"), ("int8", "int8"), ("uint8", "int8")])
-def test_products_of_integers(data: str, weight: str) -> None:
-    """As the operators say them: bytes are multiplied as they are, where the processor does so."""
-    x = Var("x", TensorType((3, 8), data))
-    module = Module(Function([x], ir.nn.dense(x, weights((8, 8), weight), out_dtype="int32")))
-    taken = next(dot for dot, parts in PARTS.items() if parts == (data, weight))
-    for target in (DOTS, MIXED):
-        assert instructions(built(module, target)) == {INSTRUCTIONS[taken]} & {INSTRUCTIONS[n] for n in has(target)}
+def test_products_of_integers(data: str, weight: str, target: str) -> None:
+    """Which no float can stand for; without an instruction NEON's long products are added up."""
+    x = Var("x", TensorType((3, 13), data))
+    wide = ir.cast(x, dtype="int32"), ir.cast(weights((9, 13), weight), dtype="int32")
+    module = Module(Function([x], ir.nn.dense(*wide, out_dtype="int32")))
+    dot: Dot = next(dot for dot, parts in PARTS.items() if parts == (data, weight))
+    report, own = built(module, target), has(target)
+    assert instructions(report) == {LONG[dot] if not own else INSTRUCTIONS[dot] if dot in own else "sdot"}
+    array = np.resize(np.array(ENDS[data], data), (3, 13))
+    assert report.module is not None
+    found = emulated.run_model(report.module, array, target=target)
+    np.testing.assert_array_equal(found, evaluate(module, array))
 
 
 # --- registers --------------------------------------------------------------------------------------------------------

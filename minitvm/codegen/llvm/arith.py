@@ -327,6 +327,8 @@ def _dot(w: Writer, name: Dot, a: Val, b: Val, total: Val) -> Val:
         for (arch, function), symbols in _DOTS.items():
             if arch in w.dot_lanes and function == name and a.lanes in symbols:
                 return _dot_instruction(w, f"@llvm.{arch}.{symbols[a.lanes]}", name, a, b, total)
+    if "neon" in w.dot_lanes and a.lanes == 4 and name in _LONG:
+        return _long_dot(w, *_LONG[name], a, b, total)
     bits = bits_of(PARTS[name][0])
     for up in range(0, 32, bits):
         apart = (_plain(w, "shl", x, literal(up, "int32", a.lanes)) for x in (a, b))
@@ -335,6 +337,28 @@ def _dot(w: Writer, name: Dot, a: Val, b: Val, total: Val) -> Val:
         first, second = (_plain(w, shift, x, down) for shift, x in zip(signs, apart, strict=True))
         total = _plain(w, "add", total, _plain(w, "mul", first, second))
     return total
+
+
+_LONG: dict[str, tuple[str, str]] = {"sdot4": ("smull", "saddlp"), "udot4": ("umull", "uaddlp")}
+"""NEON's products of bytes, as wide as they are, and sums of two neighbours."""
+
+
+def _long_dot(w: Writer, multiply: str, add: str, a: Val, b: Val, total: Val) -> Val:
+    """Without an instruction for it: each half's products, added up in pairs, then both halves' pairs."""
+    bytes_ = [f"<16 x i8> {w.pure(f'bitcast {typed(x)} to <16 x i8>')}" for x in (a, b)]
+    multiply, add, join = (f"@llvm.aarch64.neon.{n}" for n in (f"{multiply}.v8i16", f"{add}.v4i32.v8i16", "addp.v4i32"))
+    w.declare(multiply, f"declare <8 x i16> {multiply}(<8 x i8>, <8 x i8>)")
+    w.declare(add, f"declare <4 x i32> {add}(<8 x i16>)")
+    w.declare(join, f"declare <4 x i32> {join}(<4 x i32>, <4 x i32>)")
+
+    def half(first: int) -> str:
+        places = ", ".join(f"i32 {place}" for place in range(first, first + 8))
+        parts = [w.pure(f"shufflevector {x}, <16 x i8> poison, <8 x i32> <{places}>") for x in bytes_]
+        products = w.pure(f"call <8 x i16> {multiply}({', '.join(f'<8 x i8> {x}' for x in parts)})")
+        return f"<4 x i32> {w.pure(f'call <4 x i32> {add}(<8 x i16> {products})')}"
+
+    found = Val(w.pure(f"call <4 x i32> {join}({half(0)}, {half(8)})"), "int32", 4)
+    return _plain(w, "add", total, found)
 
 
 def _dot_instruction(w: Writer, symbol: str, name: Dot, a: Val, b: Val, total: Val) -> Val:
