@@ -63,9 +63,13 @@ def _layer(node: Expr) -> tuple[BlockedConvolution, TensorType] | None:
 
 def _read_by(node: Expr, readers: Mapping[Expr, Sequence[Expr]]) -> Iterator[Expr]:
     """Who reads a value, as it is or as a view of it."""
-    for reader in readers.get(node, ()):
-        is_view = isinstance(reader, Call) and isinstance(reader.op, Function) and reader.op.attrs.get("reshape_only")
-        yield from _read_by(reader, readers) if is_view else [reader]
+    stack = [*readers.get(node, ())]
+    while stack:
+        reader = stack.pop()
+        if isinstance(reader, Call) and isinstance(reader.op, Function) and reader.op.attrs.get("reshape_only"):
+            stack += readers.get(reader, ())
+        else:
+            yield reader
 
 
 def _name(node: Expr) -> str:

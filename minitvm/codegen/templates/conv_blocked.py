@@ -367,17 +367,14 @@ class BlockedDepthwise(_Windows):
         return [Choice("strips", Tile(n, 1), steps * step_cycles(self.x.outputs, 1, Tile(n, 1))) for n in sizes]
 
     def nest(self, choice: Choice) -> Stmt:
-        order = self.out.shape[:2] + (self.y.outputs,)
+        batch, blocks, rows = order = (*self.out.shape[:2], self.y.outputs)
         if math.prod(order) < self.machine.threads:
             return self.by_tiles(order, choice.tile.rows, self._strip)
-
-        batch, blocks, rows = order
         part = divisor_at_most(rows, max(1, rows // self.machine.threads))
         band = part if self.problem.by_rows and part >= _FEWEST_ROWS else rows
 
         def work(n: LoopExpr, top: LoopExpr, block: LoopExpr, at: LoopExpr) -> Stmt:
-            row = top * band + at
-            return self.x.over_tiles(choice.tile.rows, lambda start, size: self._strip(n, block, row, start, size))
+            return self.x.over_tiles(choice.tile.rows, partial(self._strip, n, block, top * band + at))
 
         return in_parallel((batch, rows // band, blocks, band), work)
 
