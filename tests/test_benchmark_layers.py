@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
+from onnx.reference import ReferenceEvaluator
 from rich.console import Console
 
 from benchmarks import __main__ as command
@@ -80,6 +81,16 @@ def test_what_is_wrong_or_refused_is_said() -> None:
     ]
     assert layers.difference([np.zeros(3, np.float32)], [np.zeros(3, np.float64)]) == float("inf")
     assert layers.difference([np.array([1.0])], [np.array([2.0])]) == 0.5
+
+
+def test_who_is_wrong_is_what_onnx_says() -> None:
+    (layer,) = draw_layers([("slice", 0)], 0)
+    right = ReferenceEvaluator(layer.model).run(None, layer.feeds)
+    other = [found + 3 for found in right]
+    assert layers.who_is_wrong(layer, other, right).startswith("wrong: differs by ")
+    found = layers.who_is_wrong(layer, right, other)
+    assert found.startswith("onnxruntime is wrong: it differs from ONNX's reference evaluator by ")
+    assert found.endswith(", minitvm by 0e+00")
 
 
 def test_figures_are_least_tenth_percentile_and_median() -> None:
