@@ -87,6 +87,15 @@ def growing_concatenations(count: int) -> onnx.ModelProto:
     return model(chain(count, block), [("y", (2, 4 + count))])
 
 
+def concatenations_in_place(count: int) -> onnx.ModelProto:
+    """Each within the next one, where kernels make their operands."""
+
+    def block(a: str, b: str, i: int) -> list[onnx.NodeProto]:
+        return [node("ReduceMean", [a], f"m{i}", axes=[1]), node("Concat", [a, f"m{i}"], b, axis=1)]
+
+    return model(chain(count, block), [("y", (1, 2 + count, 16))], [("x", (1, 2, 16))])
+
+
 def shapes(count: int) -> onnx.ModelProto:
     def block(a: str, b: str, i: int) -> list[onnx.NodeProto]:
         moved = [node("Shape", [a], f"s{i}"), node("Reshape", [a, f"s{i}"], f"r{i}")]
@@ -129,9 +138,8 @@ def conditions(count: int) -> onnx.ModelProto:
 ends = partial(branches, ends=True)
 BUILT = (functions, additions, shapes, parts, quantized)
 """Of few kernels, so that whole builds are quick."""
-SIZES = dict.fromkeys((*BUILT, branches, ends, many_inputs, residual_convolutions, growing_concatenations), 100) | {
-    conditions: 25
-}
+_JOINED = (many_inputs, growing_concatenations, concatenations_in_place)
+SIZES = dict.fromkeys((*BUILT, branches, ends, residual_convolutions, *_JOINED), 100) | {conditions: 25}
 MACHINE = MachineModel(vector_bytes=32, vector_registers=16, threads=2)
 
 

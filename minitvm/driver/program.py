@@ -18,7 +18,7 @@ from minitvm.ir.ops.control import OutOfRange
 from minitvm.ir.types import Span, TensorType, TupleType, Type, closed, flatten, is_numeric, leaves, nest, tensor_fields
 from minitvm.ir.visitor import calls, post_order, sizes_of
 from minitvm.runtime.control import is_native
-from minitvm.runtime.graph import Alias, Entry, Graph, Host, HostCall, HostStep, Launch, LibraryCall, Node, Step
+from minitvm.runtime.graph import Alias, Entry, Graph, Host, HostCall, HostStep, Join, Launch, LibraryCall, Node, Step
 from minitvm.runtime.hosts import branch_functions, operators_of
 from minitvm.runtime.roofline import Cost
 from minitvm.target import MachineModel
@@ -116,12 +116,13 @@ class _Reader:
 
     def _call(self, call: Call) -> _Value:
         inputs = [e for a in call.args for e in flatten(a.type, self.values[a])]
-        if isinstance(call.op, Function) and not call.op.attrs.get("reshape_only"):
+        moves_nothing = _step_without_kernel(call.op) if isinstance(call.op, Function) else None
+        if isinstance(call.op, Function) and not moves_nothing:
             inputs += self._sizes(call.op)
         node = len(self.nodes)
         value: _Value = nest(call.type, ((node, output) for output in itertools.count()))
-        if isinstance(call.op, Function) and call.op.attrs.get("reshape_only"):
-            self._add(self.names.fresh(_group_name(call.op)), Alias(), inputs, call.type, call.span)
+        if isinstance(call.op, Function) and moves_nothing:
+            self._add(self.names.fresh(_group_name(call.op)), moves_nothing, inputs, call.type, call.span)
         elif isinstance(call.op, Function):
             symbol = self._symbol(call.op)
             self._add(self.names.fresh(symbol), Launch(symbol), inputs, call.type, call.span, _check_of(call.op))
@@ -142,6 +143,14 @@ class _Reader:
             self.symbols[group] = self.symbol_names.fresh(_group_name(group))
             self.groups[self.symbols[group]] = group
         return self.symbols[group]
+
+
+def _step_without_kernel(group: Function) -> Alias | Join | None:
+    """Of a group whose results are in memory already (:class:`ShareMemory`, FuseOps for reshapes)."""
+    if group.attrs.get("joined"):
+        return Join()
+    starts = group.attrs.get("starts", (0,) if group.attrs.get("reshape_only") else ())
+    return Alias(starts) if starts else None
 
 
 def _check_of(group: Function) -> str:

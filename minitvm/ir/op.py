@@ -190,6 +190,11 @@ class Op(_Frozen):
         """Of each operand and each result: the axis of the images that it computes one by one (of weights none)."""
         return None
 
+    def starts(self, *types: Any) -> tuple[int, ...] | None:
+        """Of what cuts its argument up, the element of it that each result begins at; of what joins a tuple, the
+        element of the result that each field does.  ``None`` where parts are not one stretch of the whole each."""
+        return None
+
     def relayout(self, site: Any) -> Any:
         """How a call works on arguments in another layout (``minitvm.ir.relayout``); ``None``: as its fusion says."""
         return None

@@ -16,9 +16,10 @@ from minitvm.lab.check_kernels import with_team
 from minitvm.passes.compare import DRAWS, RTOL, Comparison, Draw, Results, close, compare, difference, flatten
 from minitvm.passes.pipeline import Plan
 from minitvm.runtime import graph as runtime_graph
-from minitvm.runtime.graph import Graph, last_uses, owners, round_up
+from minitvm.runtime.graph import Graph, round_up
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
+from minitvm.runtime.places import lives, owners
 
 
 @dataclass(frozen=True)
@@ -108,15 +109,12 @@ def prove_model(
 
 def overlaps(graph: Graph, plan: runtime_graph.Plan) -> list[str]:
     """Values, or workspaces, that live at the same time in the same bytes of the arena."""
-    owner = owners(graph)
-    last, found = last_uses(graph, owner), []
-    placed = []
-    for step, node in enumerate(graph.nodes):
-        for entry in range(graph.entry_start[step], graph.entry_start[step + 1]):
-            at = plan.offsets[entry]
-            if at >= 0 and owner[entry] == entry:
-                nbytes = round_up(max(1, graph.entry_types[entry].nbytes))
-                placed.append((at, at + nbytes, step, last[entry], f"the result of {node.name}"))
+    owner, spans = owners(graph), lives(graph)
+    placed, found = [], []
+    for entry, (at, node) in enumerate(zip(plan.offsets, graph.makers, strict=True)):
+        if at >= 0 and owner[entry] == entry:
+            nbytes = round_up(max(1, graph.entry_types[entry].nbytes))
+            placed.append((at, at + nbytes, *spans[entry], f"the result of {node.name}"))
     order = sorted(placed)
     for i, (_, end, first, until, name) in enumerate(order):
         for start, _, other_first, other_until, other in order[i + 1 :]:

@@ -32,6 +32,7 @@ MOST_WAYS = 8
 WIDTH = 120
 
 FUSION, LAYOUT, FOLDED, LOOPS, PLACE, OTHER = "Fusion", "Layout", "Folded", "Loops", "Where it runs", "Rewritten"
+MEMORY = "Memory"
 _TOPICS = {
     "FuseOps": FUSION,
     "AlterOpLayout": LAYOUT,
@@ -44,9 +45,10 @@ _TOPICS = {
     "CallLibraries": PLACE,
     "ShareRows": LOOPS,
     "placement": PLACE,
+    "ShareMemory": MEMORY,
 }
 """What the decisions of a pass are about; those of others rewrite."""
-_ORDER = (PLACE, FUSION, LOOPS, LAYOUT, FOLDED, OTHER)
+_ORDER = (PLACE, FUSION, MEMORY, LOOPS, LAYOUT, FOLDED, OTHER)
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,8 @@ def _where(staged: Sequence[tuple[str, Decision]], symbols: Sequence[str], other
     hosted = [d for topic, d in staged if topic == PLACE and not d.taken]
     if hosted:
         return f"No kernel computes it: it runs in Python, {hosted[0].reason}."
+    if any(topic == MEMORY and d.taken for topic, d in staged):
+        return "No kernel computes it: its values are in place already, as is said below."
     if all(d.by == "from_onnx" for _, d in staged):
         return "No kernel computes it: it was settled while the model was read, as is said below."
     return "No kernel computes it any more: passes have folded it away, as is said below."

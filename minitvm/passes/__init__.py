@@ -31,6 +31,7 @@ from minitvm.passes.redundancy import (
     fold_constant_expr,
 )
 from minitvm.passes.rule import Replacement, Rule, RulePass, apply_rules, rule, rule_pass
+from minitvm.passes.share_memory import ShareMemory
 from minitvm.passes.share_rows import ShareRows
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
 from minitvm.passes.sink_cast import SinkCast
@@ -53,5 +54,5 @@ __all__ += [
     "bind_params",
     "default_pipeline",
 ]
-__all__ += ["ShareRows", "SimplifyExpr", "SimplifyExprPostAlterOp", "SimplifyInference", "SinkCast", "SinkReshape"]
-__all__ += ["ToMixedPrecision"]
+__all__ += ["ShareMemory", "ShareRows", "SimplifyExpr", "SimplifyExprPostAlterOp", "SimplifyInference", "SinkCast"]
+__all__ += ["SinkReshape", "ToMixedPrecision"]

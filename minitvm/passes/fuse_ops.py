@@ -25,6 +25,7 @@ from minitvm.ir.structural import node_key
 from minitvm.ir.types import Shape, TensorType, TupleType, is_named, tensor_fields
 from minitvm.ir.visitor import as_function, children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
+from minitvm.passes.share_memory import ShareMemory, joins, reshaped
 from minitvm.passes.sink_cast import is_cast_of_weights
 
 
@@ -153,11 +154,14 @@ POINTWISE = (Fusion.INJECTIVE, Fusion.OUT_ELEMWISE_FUSABLE)
 
 
 def partition(
-    function: Function, pattern_of: Callable[[Call], Fusion], opt_level: int, max_depth: int
+    function: Function, pattern_of: Callable[[Call], Fusion], opt_level: int, max_depth: int, shares: bool = False
 ) -> dict[Expr, Group]:
-    """The group of every node that is one.  At level 0 each alone; otherwise after three phases over all nodes."""
+    """The group of every node that is one.  At level 0 each alone; otherwise after three phases over all nodes.
+
+    ``shares``: ShareMemory follows.
+    """
     graph = build_graph(function, pattern_of)
-    fusing = _Fusing(max_depth)
+    fusing = _Fusing(max_depth, graph if shares else {})
     for phase in range(3) if opt_level > 0 else ():
         for node in graph.values():
             fusing.visit(node, phase)
@@ -173,6 +177,9 @@ class _Fusing:
     """Relay's phases.  ``verdicts`` holds the latest one on every call, where somebody listens."""
 
     max_depth: int
+    graph: dict[Expr, Node]
+    in_place: dict[Node, bool] = field(default_factory=dict)
+    """By tuple whether :class:`ShareMemory` joins it."""
     verdicts: dict[Expr, Decision] = field(default_factory=dict)
 
     def visit(self, node: Node, phase: int) -> None:
@@ -213,8 +220,20 @@ class _Fusing:
     def _into_tuple(self, node: Node, target: Node) -> None:
         """Operands of a tuple that has itself been fused into injective users (a concatenation's inputs)."""
         fused = target.group.pattern is Fusion.TUPLE and target.group.find() is not target.group
-        if fused and node.group.pattern <= Fusion.INJECTIVE:
+        if fused and self._is_made_in_place(target):
+            self.note(node, target, "what it is joined with is made in place")
+        elif fused and node.group.pattern <= Fusion.INJECTIVE:
             self._along(node, target, INJECTIVE, "computed where the joined tuple is written")
+
+    def _is_made_in_place(self, joined: Node) -> bool:
+        """Whether it is joined alone, and an operand has a kernel of its own anyway, which can write it there."""
+        whole = joined.group.find().root
+        if joined not in self.in_place:
+            alone = bool(self.graph) and joins(whole) and joined.expr in children(whole)
+            operands = map(reshaped, children(joined.expr)) if alone else ()
+            makers = (self.graph[e].group.find().pattern for e in operands if isinstance(e, Call) and is_lowerable(e))
+            self.in_place[joined] = any(pattern > Fusion.INJECTIVE for pattern in makers)
+        return self.in_place[joined]
 
     def _along(self, node: Node, target: Node, accepts: Accepts, reason: str) -> None:
         """Merge all groups on the ways from ``node`` to ``target``, if each is of an accepted kind."""
@@ -295,7 +314,8 @@ class FuseOps(FunctionPass, opt_level=0):
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         level = context.opt_level if self.opt_level is None else self.opt_level
-        groups = partition(function, _pattern_of, level, context.option("minitvm.FuseOps.max_depth"))
+        depth, shares = context.option("minitvm.FuseOps.max_depth"), context.pass_enabled(ShareMemory.info)
+        groups = partition(function, _pattern_of, level, depth, shares)
         return as_function(rebuild(function, (*function.params, _Rewriter(groups).run(function.body))))
 
 

@@ -32,6 +32,7 @@ from minitvm.passes.redundancy import (
     bind_captured,
     bind_params,
 )
+from minitvm.passes.share_memory import ShareMemory
 from minitvm.passes.share_rows import ShareRows
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
 from minitvm.passes.sink_cast import SinkCast
@@ -206,6 +207,7 @@ AFTER_LAYOUTS = (
     FoldConstant(fold_qnn=True, has_layouts=True),  # level 2
     DeadCodeElimination(),  #                         level 1
     FuseOps(),  #                                     level 0: one operator a kernel; 1: groups
+    ShareMemory(),  #                                 level 3
 )
 
 

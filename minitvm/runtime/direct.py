@@ -14,8 +14,9 @@ import numpy as np
 from minitvm.errors import InputError
 from minitvm.ir.arrays import ALIGNMENT, aligned_empty
 from minitvm.ir.types import Leaf, type_of
-from minitvm.runtime.graph import readers, steps_of
+from minitvm.runtime.graph import steps_of
 from minitvm.runtime.ndarray import copied
+from minitvm.runtime.places import Place, readers
 
 if TYPE_CHECKING:
     from minitvm.runtime.instance import Instance
@@ -30,7 +31,7 @@ class Result:
     Fresh pages would cost more than most kernels take to fill them.
     """
 
-    def __init__(self, type_: Leaf, readers: Sequence[int]) -> None:
+    def __init__(self, type_: Leaf, readers: Sequence[Place]) -> None:
         self.readers = readers
         self._type = type_
         self._renew()
@@ -141,21 +142,21 @@ class DirectCall:
                 found[owner] = array
         return found
 
-    def _assign(self, name: str, value: Any, readers: Sequence[int]) -> None:
+    def _assign(self, name: str, value: Any, readers: Sequence[Place]) -> None:
         """Copied into the instance's own memory, where kernels read it then."""
         self.instance.assign(name, value)
         if readers:
-            self._point(readers, self.instance.memory.address(self.instance.values[readers[0]]))
+            self._point(readers, self.instance.memory.address(self.instance.values[readers[0].entry]))
 
     def _made(self, result: Result) -> np.ndarray:
         array = result.array()
         self._point(result.readers, result.address)
         return array
 
-    def _point(self, entries: Sequence[int], address: int) -> None:
+    def _point(self, entries: Sequence[Place], address: int) -> None:
         slots = self._slots
-        for entry in entries:
-            slots[entry] = address
+        for entry, start in entries:
+            slots[entry] = address + start
 
     def _given_out(self, position: int, made: Mapping[int, np.ndarray], feeds: Mapping[str, np.ndarray]) -> Any:
         """A result: the memory that it was made in, unless an earlier result has that, or a copy."""

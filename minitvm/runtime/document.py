@@ -36,7 +36,7 @@ from minitvm.runtime.graph import (
 Json: TypeAlias = Any
 """What ``json.loads`` returns."""
 
-FORMAT, FORMAT_VERSION = "minitvm-library", 7
+FORMAT, FORMAT_VERSION = "minitvm-library", 8
 
 
 def sha256(*pieces: Data) -> str:

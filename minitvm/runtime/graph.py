@@ -44,7 +44,14 @@ class LibraryCall:
 
 @dataclass(frozen=True)
 class Alias:
-    """Runs nothing: the result is the operand's memory in another shape."""
+    """Runs nothing: the results are the operand's memory, each from a byte of ``starts`` on, in shapes of their own."""
+
+    starts: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Runs nothing: the operands were made in the result's memory, one behind the other."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +59,10 @@ class HostStep:
     """A call in Python, of the artefact's host function of the node's name."""
 
 
-Step: TypeAlias = Launch | LibraryCall | Alias | HostStep
-_BY_NAME: dict[str, Step | None] = {"": None, "__nop": Alias(), "__host": HostStep()}
+Step: TypeAlias = Launch | LibraryCall | Alias | Join | HostStep
+_BY_NAME: dict[str, Step | None] = {"": None, "__nop": Alias(), "__join": Join(), "__host": HostStep()}
 """Steps by TVM's ``func_name``; any other is a symbol."""
-_NAMES = {step: name for name, step in _BY_NAME.items()}
+_NAMES = {type(step): name for name, step in _BY_NAME.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +88,8 @@ class Node:
 
     @property
     def func(self) -> str:
-        """TVM's ``func_name``: a symbol, ``__nop``, ``__host``, or nothing for inputs and parameters."""
-        return self.step.symbol if isinstance(self.step, Launch | LibraryCall) else _NAMES[self.step]
+        """TVM's ``func_name``: a symbol, ``__nop``, ``__join``, ``__host``, or nothing for inputs and parameters."""
+        return self.step.symbol if isinstance(self.step, Launch | LibraryCall) else _NAMES[type(self.step)]
 
     def with_types(self, types: tuple[Leaf, ...]) -> Node:
         """The same node with results of other types."""
@@ -94,7 +101,7 @@ class Graph:
     nodes: tuple[Node, ...]
     heads: tuple[Entry, ...]
     structure: dict[str, Any] = field(init=False, compare=False, repr=False, default_factory=dict)
-    """What :func:`_once` keeps: it is that of all graphs made :meth:`with_nodes`."""
+    """What :func:`once` keeps: it is that of all graphs made :meth:`with_nodes`."""
 
     def __repr__(self) -> str:
         return f"<Graph of {len(self.nodes)} nodes, {sum(n.is_kernel for n in self.nodes)} of them kernels>"
@@ -125,6 +132,11 @@ class Graph:
         return [type_ for node in self.nodes for type_ in node.types]
 
     @property
+    def makers(self) -> list[Node]:
+        """By entry, the node that it is a result of."""
+        return [node for node in self.nodes for _ in node.types]
+
+    @property
     def arg_nodes(self) -> list[int]:
         return _arg_nodes(self)
 
@@ -132,7 +144,7 @@ class Graph:
 Found = TypeVar("Found")
 
 
-def _once(function: Callable[[Graph], Found]) -> Callable[[Graph], Found]:
+def once(function: Callable[[Graph], Found]) -> Callable[[Graph], Found]:
     """Finds what does not depend on sizes once for all graphs that differ in sizes alone.  Not to be changed."""
 
     @wraps(function)
@@ -145,7 +157,7 @@ def _once(function: Callable[[Graph], Found]) -> Callable[[Graph], Found]:
     return found
 
 
-@_once
+@once
 def _arg_nodes(graph: Graph) -> list[int]:
     return [i for i, node in enumerate(graph.nodes) if node.is_null]
 
@@ -160,7 +172,7 @@ class Segment(NamedTuple):
     nodes: tuple[int, ...]
 
 
-@_once
+@once
 def steps_of(graph: Graph) -> list[Segment | int]:
     """Segments, and the nodes that are calls in Python, in the order they run; what moves nothing does not appear."""
     steps: list[Segment | int] = []
@@ -176,7 +188,7 @@ def segments(steps: list[Segment | int]) -> list[Segment]:
     return [step for step in steps if isinstance(step, Segment)]
 
 
-@_once
+@once
 def workspace_slots(graph: Graph) -> dict[int, int]:
     """The slot of every kernel node's workspace pointer; entries come first."""
     kernels = [i for i, node in enumerate(graph.nodes) if node.is_kernel]
@@ -219,40 +231,6 @@ class Plan:
 def round_up(nbytes: int) -> int:
     """What a value of ``nbytes`` takes in the arena."""
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
-
-
-@_once
-def owners(graph: Graph) -> list[int]:
-    """The entry whose memory each entry has: itself, or the input of the reshape that it is the result of."""
-    types = graph.entry_types
-    owner = list(range(graph.entries))
-    for i, node in enumerate(graph.nodes):
-        if isinstance(node.step, Alias) and types[graph.entry_start[i]].is_static:
-            owner[graph.entry_start[i]] = owner[graph.entry_id(node.inputs[0])]
-    return owner
-
-
-@_once
-def readers(graph: Graph) -> dict[int, list[int]]:
-    """By owner, the entries in its memory."""
-    found: dict[int, list[int]] = {}
-    for entry, owner in enumerate(owners(graph)):
-        found.setdefault(owner, []).append(entry)
-    return found
-
-
-def last_uses(graph: Graph, owner: Sequence[int]) -> list[int]:
-    """The last step that reads each owner; results of the graph, and of checks, are read after the last node."""
-    last = [0] * graph.entries
-    for step, node in enumerate(graph.nodes):
-        for i in range(len(node.types)):
-            last[owner[graph.entry_id((step, i))]] = step
-        for entry in node.inputs:
-            last[owner[graph.entry_id(entry)]] = step
-    checks = [(step, 0) for step, node in enumerate(graph.nodes) if node.check]
-    for head in (*graph.heads, *checks):
-        last[owner[graph.entry_id(head)]] = len(graph.nodes)
-    return last
 
 
 # --- JSON -----------------------------------------------------------------------------------------------------
@@ -303,6 +281,8 @@ def _node_json(node: Node) -> dict[str, Any]:
         found["attrs"]["check"] = node.check
     if isinstance(node.step, LibraryCall):
         found["attrs"]["library_call"] = "1"
+    if isinstance(node.step, Alias) and node.step != Alias():
+        found["attrs"]["starts"] = json.dumps(node.step.starts)
     found["inputs"] = [[n, i, 0] for n, i in node.inputs]
     return found
 
@@ -331,9 +311,10 @@ def _node_of(found: dict[str, Any], types: Sequence[Leaf]) -> Node:
     attrs = found.get("attrs", {})
     made = LibraryCall if "library_call" in attrs else Launch
     func = "" if found["op"] == "null" else attrs["func_name"]
+    step = Alias(tuple(json.loads(attrs["starts"]))) if "starts" in attrs else _BY_NAME.get(func, made(func))
     inputs = tuple((n, i) for n, i, *_ in found["inputs"])
     spans = tuple(json.loads(attrs.get("spans", "[]")))
-    return Node(found["name"], _BY_NAME.get(func, made(func)), inputs, tuple(types), spans, attrs.get("check", ""))
+    return Node(found["name"], step, inputs, tuple(types), spans, attrs.get("check", ""))
 
 
 def graph_of(form: dict[str, Any]) -> tuple[Graph, list[int], int]:

@@ -20,13 +20,12 @@ from minitvm.runtime.graph import (
     Entry,
     HostStep,
     Segment,
-    owners,
-    readers,
     steps_of,
     stop_slot,
     workspace_slots,
 )
 from minitvm.runtime.ndarray import copied
+from minitvm.runtime.places import owners, places, readers
 
 WORTH_A_TEAM = 50e-6
 """Seconds of work below which one thread is faster than waking another and meeting it at barriers."""
@@ -105,11 +104,11 @@ class Instance:
 
     def held(self, entry: int) -> Any:
         """An entry's value in memory; in the arena it is looked at when it is first asked for."""
-        found, at, owner = self.values[entry], self.plan.offsets[entry], self.owner[entry]
+        found, at, (owner, start) = self.values[entry], self.plan.offsets[entry], places(self.graph)[entry]
         if found is None and at >= 0:
             found = self.values[entry] = self.memory.view(self.arena, at, self.types[entry])
         elif found is None and owner != entry and self.values[owner] is not None:
-            found = self.values[entry] = self.memory.view(self.values[owner], 0, self.types[entry])
+            found = self.values[entry] = self.memory.view(self.values[owner], start, self.types[entry])
         return found
 
     def _addresses(self) -> Iterator[int | None]:
@@ -156,9 +155,9 @@ class Instance:
     def _move(self, root: int, value: Any) -> None:
         """An entry that owns its memory, and those that share it, to other memory."""
         self.values[root] = value
-        for entry in readers(self.graph)[root]:
-            self._slots[entry] = self.memory.address(value)
-            self.values[entry] = self.memory.view(value, 0, self.types[entry])
+        for entry, start in readers(self.graph)[root]:
+            self._slots[entry] = self.memory.address(value) + start
+            self.values[entry] = self.memory.view(value, start, self.types[entry])
 
     def point(self, entry: int, address: int) -> None:
         """Let an entry without memory of its own lie at an address, which the caller keeps alive."""

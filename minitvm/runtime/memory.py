@@ -16,7 +16,8 @@ import numpy as np
 
 from minitvm.errors import CompilerError
 from minitvm.ir.types import MOST_BYTES
-from minitvm.runtime.graph import Graph, Plan, last_uses, owners, round_up
+from minitvm.runtime.graph import Graph, Plan, round_up
+from minitvm.runtime.places import Place, lives, places
 
 _SMALLER = "compile the model for smaller inputs"
 
@@ -89,8 +90,8 @@ def unplanned(graph: Graph) -> Plan:
 def plan_memory(graph: Graph, workspaces: Mapping[int, int] | None = None) -> Plan:
     """Place every value and every kernel's workspace (bytes by node) in one arena.
 
-    Inputs and parameters keep memory of their own.  A reshape shares its input's.  A kernel's results never share
-    memory with its inputs.  Results of the graph live to its end.
+    Inputs and parameters keep memory of their own.  What is part of another value lies in that one's.  A kernel's
+    results never share memory with its inputs.  Results of the graph live to its end.
     """
     scratch = {node: nbytes for node, nbytes in (workspaces or {}).items() if nbytes}
     return Planner(graph, scratch).plan(graph, scratch)
@@ -107,17 +108,12 @@ class Planner:
     """Bytes of a plan over the lower bound, against those of the packed one, from which on it is packed anew."""
 
     def __init__(self, graph: Graph, workspaces: Iterable[int]) -> None:
-        self._owner = owners(graph)
-        last, types = last_uses(graph, self._owner), graph.entry_types
-        self._entries: list[int] = []
-        self._spans: list[tuple[int, int]] = []
-        for step, node in enumerate(graph.nodes):
-            for entry in range(graph.entry_start[step], graph.entry_start[step + 1]):
-                if not node.is_null and self._owner[entry] == entry and types[entry].is_static:
-                    self._entries.append(entry)
-                    self._spans.append((step, last[entry]))
+        self._places = places(graph)
+        spans, makers, types = lives(graph), graph.makers, graph.entry_types
+        roots = [e for e, place in enumerate(self._places) if place.entry == e and types[e].is_static]
+        self._entries = [entry for entry in roots if not makers[entry].is_null]
         self._nodes = list(workspaces)
-        self._spans += [(node, node) for node in self._nodes]
+        self._spans = [*(spans[entry] for entry in self._entries), *((node, node) for node in self._nodes)]
         self._packed: Packed | None = None
 
     def plan(self, graph: Graph, workspaces: Mapping[int, int]) -> Plan:
@@ -134,10 +130,10 @@ class Planner:
             )
         placed = self._placed(requests, least)
         where = dict(zip(self._entries, placed, strict=False))
-        offsets = tuple(where.get(owner, -1) for owner in self._owner)
+        offsets = tuple(where[owner] + start if owner in where else -1 for owner, start in self._places)
         return Plan(
             offsets=offsets,
-            storage_ids=_storage_ids(self._owner, offsets),
+            storage_ids=_storage_ids(self._places, offsets),
             workspaces=dict(zip(self._nodes, placed[len(self._entries) :], strict=True)),
             nbytes=_top(requests, placed),
             lower_bound=least,
@@ -207,8 +203,8 @@ def _top(requests: Sequence[Request], placed: Sequence[int]) -> int:
     return max((at + r.nbytes for at, r in zip(placed, requests, strict=True)), default=0)
 
 
-def _storage_ids(owner: Sequence[int], offsets: Sequence[int]) -> tuple[int, ...]:
+def _storage_ids(places: Sequence[Place], offsets: Sequence[int]) -> tuple[int, ...]:
     """TVM's storage ids: one per place in memory, numbered as they appear."""
     known: dict[tuple[str, int], int] = {}
-    places = [("own", owner[e]) if at < 0 else ("arena", at) for e, at in enumerate(offsets)]
-    return tuple(known.setdefault(place, len(known)) for place in places)
+    found = [("arena", at) if at >= 0 else ("own", place.entry) for place, at in zip(places, offsets, strict=True)]
+    return tuple(known.setdefault(place, len(known)) for place in found)

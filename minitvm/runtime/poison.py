@@ -18,8 +18,9 @@ import numpy as np
 from minitvm.errors import CompilerError, origin
 from minitvm.ir.arrays import ALIGNMENT
 from minitvm.ir.types import Leaf
-from minitvm.runtime.graph import Segment, last_uses, round_up
+from minitvm.runtime.graph import Segment, round_up
 from minitvm.runtime.instance import Instance
+from minitvm.runtime.places import lives
 
 NOT_A_NUMBER, A_NUMBER = 0x7FFA, 0x4B4B
 """The markers, two bytes each.  The first is a quiet NaN as float16, float32 and float64, the second is 14.6, 1.3e7 and
@@ -202,8 +203,9 @@ class PoisonedInstance(Instance):
 
     def _kept_after(self, nodes: Sequence[int]) -> dict[int, int]:
         """The entries made by ``nodes`` that are read after the last of them; each with its node."""
-        last, start = last_uses(self.graph, self.owner), self.graph.entry_start
-        return {e: i for i in nodes for e in range(start[i], start[i + 1]) if last[e] > nodes[-1]}
+        found, start = lives(self.graph), self.graph.entry_start
+        made = {e: i for i in nodes for e in range(start[i], start[i + 1])}
+        return {e: i for e, i in made.items() if found[self.owner[e]][1] > nodes[-1]}
 
     def _unlike(self, segment: Segment, index: int, found: Difference) -> CompilerError:
         func = self.graph.nodes[index].func

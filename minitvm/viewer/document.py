@@ -10,7 +10,8 @@ from minitvm.driver.report import BuildReport, PassStep
 from minitvm.errors import ConfigError
 from minitvm.lab.profiling import Profile
 from minitvm.passes.instrument import count_calls
-from minitvm.runtime.graph import Artifact, HostStep, Node, last_uses, owners
+from minitvm.runtime.graph import Artifact, HostStep, Node
+from minitvm.runtime.places import lives, owners
 from minitvm.target import Rates
 from minitvm.viewer.kernels import decision_form, kernels_of
 from minitvm.viewer.modules import Modules
@@ -93,12 +94,10 @@ def _node(node: Node) -> dict[str, Any]:
 def _memory(artifact: Artifact) -> dict[str, Any]:
     """Where every value lies in the arena (bytes), from which step to which."""
     graph, plan = artifact.graph, artifact.plan
-    owner, types = owners(graph), graph.entry_types
-    last = last_uses(graph, owner)
+    owner, types, spans = owners(graph), graph.entry_types, lives(graph)
     values = [
-        [node.name, step, last[entry], plan.offsets[entry], types[entry].nbytes, 0]
-        for step, node in enumerate(graph.nodes)
-        for entry in range(graph.entry_start[step], graph.entry_start[step + 1])
+        [node.name, *spans[entry], plan.offsets[entry], types[entry].nbytes, 0]
+        for entry, node in enumerate(graph.makers)
         if owner[entry] == entry and plan.offsets[entry] >= 0
     ]
     for step, offset in plan.workspaces.items():

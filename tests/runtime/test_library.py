@@ -215,7 +215,7 @@ def test_a_member_altered_added_or_removed(saved: pathlib.Path) -> None:
 def test_another_format_version(saved: pathlib.Path) -> None:
     here = config.version()
     assert message(rewritten(saved, in_manifest(format_version=99, minitvm="9.9"))) == (
-        "PATH has format version 99, this minitvm reads version 7\n"
+        "PATH has format version 99, this minitvm reads version 8\n"
         f"  | written by minitvm 9.9, read by minitvm {here}\n"
         "  = hint: compile the model again with this version of minitvm"
     )

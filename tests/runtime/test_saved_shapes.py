@@ -243,12 +243,12 @@ def test_values_that_are_none(form: Any, folder: pathlib.Path, tmp_path: pathlib
     assert _refusal(path.read_bytes()) == "m.mtvm is altered: values.json says of no inputs what their values are"
 
 
-@pytest.mark.parametrize("version", [6, 8])
+@pytest.mark.parametrize("version", [7, 9])
 def test_files_of_other_versions(version: int, folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "m.mtvm"
     path.write_bytes((folder / "both.mtvm").read_bytes())
     rewrite(path, lambda manifest, *_: manifest.update(format_version=version))
-    assert _refusal(path.read_bytes()) == f"m.mtvm has format version {version}, this minitvm reads version 7"
+    assert _refusal(path.read_bytes()) == f"m.mtvm has format version {version}, this minitvm reads version 8"
 
 
 def test_members_of_gigabytes_lie_on_their_boundary(

@@ -21,13 +21,12 @@ from minitvm.runtime.graph import (
     Graph,
     Plan,
     Segment,
-    last_uses,
-    owners,
     segments,
     steps_of,
     stop_slot,
     workspace_slots,
 )
+from minitvm.runtime.places import lives, owners
 from minitvm.target import SHARING, spinning_text
 
 
@@ -91,13 +90,12 @@ def _unplanned(graph: Graph) -> Places:
     one = TensorType((1,))
     known = (n.with_types(tuple(one if isinstance(t, TensorType) else t for t in n.types)) for n in graph.nodes)
     known_graph = Graph(tuple(known), graph.heads)
-    owner = owners(known_graph)
-    last = last_uses(known_graph, owner)
-    makers = [i for i, node in enumerate(graph.nodes) for _ in node.types]
+    owner, spans = owners(known_graph), lives(known_graph)
+    makers = graph.makers
 
     def places(entries: Iterable[Entry]) -> list[Life]:
         found = (owner[graph.entry_id(entry)] for entry in entries)
-        return [Life(o, makers[o], last[o]) for o in found if not graph.nodes[makers[o]].is_null]
+        return [Life(o, *spans[o]) for o in found if not makers[o].is_null]
 
     return places
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -56,6 +57,11 @@ class Concatenate(Op, name="concatenate", fusion=Fusion.INJECTIVE):
         shape = list(data[0].shape)
         shape[axis] = sum(b.shape[axis] for b in data)
         return compute(shape, lambda *i: _pick(data, i, axis), data[0].dtype)
+
+    def starts(self, data: TupleType) -> tuple[int, ...] | None:
+        fields, axis = require_tuple(self, data), self.axis % tensor_fields(data)[0].rank
+        whole = all(extent == 1 for extent in fields[0].shape[:axis])
+        return tuple(accumulate((field.size for field in fields[:-1]), initial=0)) if whole else None
 
     def relayout(self, site: Site) -> Placement | Declined:
         """All operands follow the first that has moved and whose blocks divide each of them."""
@@ -159,6 +165,11 @@ class Split(Op, name="split", fusion=Fusion.INJECTIVE):
         shape = (*data.shape[:axis], end - start, *data.shape[axis + 1 :])
         return compute(shape, lambda *i: data[replaced(i, axis, i[axis] + start)])
 
+    def starts(self, data: TensorType) -> tuple[int, ...] | None:
+        fields, axis = tensor_fields(self.infer(data)), self.axis % data.rank
+        whole = all(extent == 1 for extent in data.shape[:axis])
+        return tuple(accumulate((field.size for field in fields[:-1]), initial=0)) if whole else None
+
     def relayout(self, site: Site) -> Placement | Declined:
         """Cuts along a split axis must fall between blocks."""
         move, results, given = site.data, tensor_fields(site.call.type), self.indices_or_sections
@@ -244,6 +255,14 @@ class StridedSlice(Op, name="strided_slice", fusion=Fusion.INJECTIVE, affine=Tru
             return data[tuple(d * step + start for d, (start, step) in zip(i, steps, strict=True))]
 
         return compute(self.infer(buffer_type(data)).extents, element)
+
+    def starts(self, data: TensorType) -> tuple[int, ...] | None:
+        shape, kept = data.static_shape, self._kept(data.static_shape)
+        cut = next((d for d, r in enumerate(kept) if len(r) != 1), len(kept) - 1)
+        whole = kept[cut].step == 1 and all(
+            r == range(n) for r, n in zip(kept[cut + 1 :], shape[cut + 1 :], strict=True)
+        )
+        return (sum(r.start * prod(shape[d + 1 :]) for d, r in enumerate(kept)),) if whole else None
 
     def relayout(self, site: Site) -> Placement | Declined:
         """Along a split axis, whole blocks, one after another."""

@@ -25,6 +25,9 @@ class View(Op, view=True):
     def compute(self, data: Buffer) -> Stage:
         return _reshaped(data, as_tensor(self.infer(buffer_type(data))).extents)
 
+    def starts(self, data: TensorType) -> tuple[int, ...]:
+        return (0,)
+
 
 _REST = -1
 _COPY_ALL, _MERGE, _SPLIT = -2, -3, -4

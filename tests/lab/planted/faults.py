@@ -441,5 +441,5 @@ def shared_memory(patch: Patch) -> None:
 
 @fault("memory plan: a value is taken for dead one step early", RESIDUAL, "memory plan")
 def dead_too_early(patch: Patch) -> None:
-    right = memory.last_uses
-    patch.setattr(memory, "last_uses", lambda graph, owner: [max(at - 1, 0) for at in right(graph, owner)])
+    right = memory.lives
+    patch.setattr(memory, "lives", lambda graph: [(first, max(last - 1, 0)) for first, last in right(graph)])
