@@ -17,9 +17,10 @@ import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.legalize import legalize
 from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.emit import emit
-from minitvm.codegen.problem import TEMPLATES, Problem
+from minitvm.codegen.problem import TEMPLATES, Choice, Problem
 from minitvm.codegen.simplify import simplify
 from minitvm.codegen.templates.conv_blocked import BlockedConv
+from minitvm.codegen.templates.conv_pixels import TransposedConv
 from minitvm.codegen.templates.window import PhasedAxis
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
@@ -51,12 +52,12 @@ class Case:
         assert isinstance(found, Call)
         return found
 
-    def kernel(self, machine: MachineModel) -> Kernel:
-        """What the template makes of it; that it declines is a failure."""
+    def kernel(self, machine: MachineModel, choice: Choice | None = None) -> Kernel:
+        """What the template makes of it, by default as it chooses; that it declines is a failure."""
         call = self.call
         assert isinstance(call.op, Op)
         (template,) = TEMPLATES.find("llvm", call.op)
-        kernel = template(replace(Problem.of(call), by_rows=self.by_rows), machine).kernel()
+        kernel = template(replace(Problem.of(call), by_rows=self.by_rows), machine).kernel(choice)
         assert isinstance(kernel, Kernel), kernel
         return kernel
 
@@ -135,12 +136,12 @@ def drawn_machine(rng: np.random.Generator) -> MachineModel:
     return MachineModel(width, registers, threads=int(rng.choice([1, 2, 3, 16])))
 
 
-def check_numbers(case: Case, machine: MachineModel, seed: int) -> None:
+def check_numbers(case: Case, machine: MachineModel, seed: int, choice: Choice | None = None) -> None:
     rng = np.random.default_rng(seed)
     arrays = [rng.normal(size=s).astype(case.dtype) for s in (case.data, case.weight)]
     assert isinstance(case.call.op, Op)
     expected = case.call.op.reference(*arrays)
-    kernel = simplify(case.kernel(machine))
+    kernel = simplify(case.kernel(machine, choice))
     verify_kernel(kernel)
     (native,) = run_native(legalize(kernel, SPELLINGS), *arrays, threads=machine.threads, machine=machine)
     results = [native]
@@ -258,7 +259,7 @@ def test_pixels_some_apart_are_packed_not_copied_element_by_element(batch: int, 
 WINDOWS = [
     Case("nn.conv2d", (1, 9, 8, 8), (130, 9, 3, 3), {"padding": (2,) * 4, "dilation": (2, 2)}),
     Case("nn.conv2d", (2, 8, 6, 13), (800, 4, 1, 7), {"padding": (0, 3, 0, 3), "strides": (1, 2), "groups": 2}),
-    Case("nn.conv3d", (1, 3, 4, 5, 5), (90, 3, 2, 3, 3), {"padding": (0, 1, 1, 1, 1, 1)}, "float16"),
+    Case("nn.conv3d", (1, 3, 4, 5, 5), (90, 3, 2, 3, 3), {"padding": (0, 1, 2, 0, 1, 0)}, "float16"),
 ]
 
 
@@ -270,6 +271,53 @@ def test_windows_are_copied_where_vectors_would_be_half_empty(case: Case) -> Non
         assert width < 64 or "windows" in buffers
         check_numbers(case, machine, 0)
         check_numbers(case, replace(machine, threads=3), 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_strips_of_images_are_right_where_they_are_not_taken(seed: int) -> None:
+    rng = np.random.default_rng(300 + seed)
+    for n in range(12):
+        case = (drawn_transposed if n % 2 else drawn_case)(rng)
+        machine = replace(drawn_machine(rng), l1_bytes=int(rng.choice([8192, 32768])), l2_bytes=64 * 1024)
+        found = strips(case, machine)
+        if found:
+            check_numbers(case, machine, n, found[rng.integers(len(found))])
+
+
+def strips(case: Case, machine: MachineModel) -> list[Choice]:
+    assert isinstance(case.call.op, Op)
+    (template,) = TEMPLATES.find("llvm", case.call.op)
+    made = template(Problem.of(case.call), machine)
+    return made.strips.choices() if isinstance(made, TransposedConv) else []
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_strips_are_taken_of_deep_images(threads: int) -> None:
+    """The next tile would find nothing of all channels' planes in the cache; a strip has an odd number of lines."""
+    case = Case("nn.conv2d_transpose", (1, 127, 32, 32), (127, 31, 3, 3), {"strides": (2, 2), "padding": (1,) * 4})
+    kernel = case.kernel(MachineModel(32, 16, threads=threads))
+    [image] = [s.buffer for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer.name == "phases"]
+    assert image.scope == "shared" and image.shape[-1] % 32 == 16
+    assert parallel_iterations(kernel) >= threads
+
+
+def test_images_of_few_channels_are_copied_at_once() -> None:
+    case = Case("nn.conv2d_transpose", (1, 3, 6, 9), (3, 5, 3, 3), {"strides": (2, 2), "padding": (1,) * 4})
+    assert "alloc phases" in (text := str(case.kernel(MachineModel(32, 16)))) and "shared" not in text
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_padding_between_rows_is_shared_where_every_plane_has_it(seed: int) -> None:
+    """A row's zeros at the end are the next row's first ones, and no results of two rows meet."""
+    rng = np.random.default_rng(seed)
+    for _ in range(200):
+        extent, outputs, taps, stride, dilation, before = (int(rng.integers(low, 9)) for low in (1, 1, 1, 1, 1, 0))
+        axis = PhasedAxis(extent, outputs, taps, stride, dilation, before)
+        kept = range(axis.pitch, axis.length)
+        assert axis.outputs <= axis.pitch <= axis.length
+        for plane in range(axis.planes):
+            assert all(axis.element(plane, q) >= extent for q in kept)
+            assert all(axis.element(plane, q - axis.pitch) < 0 for q in kept)
 
 
 def test_few_channels_copy_no_windows() -> None:

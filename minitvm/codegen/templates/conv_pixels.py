@@ -16,11 +16,13 @@ from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.conv_rows import ROWS, ConvRows
 from minitvm.codegen.templates.conv_shapes import ConvProduct, ConvShapes, conv_product, conv_shapes
+from minitvm.codegen.templates.conv_strips import COPY_OUT, LINE_BYTES, STRIPS, ConvStrips
 from minitvm.codegen.templates.conv_windows import WINDOWS, ConvWindows
 from minitvm.codegen.templates.tile import (
     COPYING,
     ITEMS_PER_THREAD,
     OFF_LINES,
+    READ_FROM_L2,
     Run,
     TileKernel,
     block_runs,
@@ -37,8 +39,6 @@ from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d
 from minitvm.ir.ops.nn_conv_transpose import Conv1dTranspose, Conv2dTranspose, Conv3dTranspose
 from minitvm.target import MachineModel
 
-_COPY_OUT = 2  # cycles that a vector of sums which goes through memory costs
-
 
 @TEMPLATES.register("llvm", Conv1dTranspose, Conv2dTranspose, Conv3dTranspose)
 class TransposedConv(Template):
@@ -50,12 +50,20 @@ class TransposedConv(Template):
 
     def choices(self) -> Sequence[Choice]:
         channels, width = self.parts[0].shapes.channels, max(part.vectors for part in self.parts)
-        return [
+        found = [
             Choice("pixels in lanes", tile, sum(part.cycles(tile) for part in self.parts))
             for tile in tiles(channels, width, self.machine)
         ]
+        far = self.problem.as_given and any(part.leaves_cache for part in self.parts)
+        return found + self.strips.choices() if far else found
+
+    @cached_property
+    def strips(self) -> ConvStrips:
+        return ConvStrips([part.shapes for part in self.parts], self.accumulator, self.machine)
 
     def loops(self, choice: Choice) -> Stmt:
+        if choice.scheme == STRIPS:
+            return self.strips.loops(choice)
         first, size = self.parts[0].shapes, max(part.flat_size for part in self.parts)
         image = PhasedImage.of(first.batch, first.inputs * first.groups, first.windows, size, self.accumulator)
         parts = [_PixelLoops(p.shapes, p.dtype, p.machine, choice.tile, image) for p in self.parts]
@@ -117,12 +125,12 @@ class _Lines:
     @staticmethod
     def all(vertical: PhasedAxis, across: PhasedAxis) -> list[_Lines]:
         """One for each number of rows; lines without gaps hold all of them."""
-        if across.length == across.outputs:
-            return [_Lines(1, vertical.outputs, across.length, vertical.outputs * across.outputs)]
+        if across.pitch == across.outputs:
+            return [_Lines(1, vertical.outputs, across.pitch, vertical.outputs * across.outputs)]
         found = []
         for count in {-(-vertical.outputs // rows) for rows in range(1, vertical.outputs + 1)}:
             rows = -(-vertical.outputs // count)
-            found.append(_Lines(count, rows, across.length, (rows - 1) * across.length + across.outputs))
+            found.append(_Lines(count, rows, across.pitch, (rows - 1) * across.pitch + across.outputs))
         return found
 
 
@@ -160,7 +168,7 @@ class _Pixels:
     def _work(self, lines: _Lines) -> float:
         """Cycles: full vectors, and enough of them side by side, against results that go through memory."""
         channels, vectors = self.shapes.channels, -(-lines.positions // self.lanes)
-        through = _COPY_OUT * channels * vectors if lines.rows > 1 else 0
+        through = COPY_OUT * channels * vectors if lines.rows > 1 else 0
         return lines.count * (self.steps * least_cycles(channels, vectors, self.machine, OFF_LINES) + through)
 
     @property
@@ -199,8 +207,19 @@ class _Pixels:
 
     def cycles(self, tile: Tile) -> float:
         lines = self.shapes.batch * self.shapes.groups * math.prod(self.image_extents)
-        through = _COPY_OUT * self.shapes.channels * self.vectors if self.gaps else 0
-        return lines * (self.steps * step_cycles(self.shapes.channels, self.vectors, tile, OFF_LINES) + through)
+        through = COPY_OUT * self.shapes.channels * self.vectors if self.gaps else 0
+        step = step_cycles(self.shapes.channels, self.vectors, tile, OFF_LINES)
+        if self.leaves_cache:
+            step += -(-self.shapes.channels // tile.rows) * self.vectors * READ_FROM_L2
+        return lines * (self.steps * step + through)
+
+    @property
+    def leaves_cache(self) -> bool:
+        """Whether the next tile finds nothing of what this one read: of the planes of all channels, which lie far
+        apart, some rows each, of these two cache lines."""
+        vertical, across = self.axes[-2:]
+        read = self.shapes.inputs * vertical.taps * across.planes * 2 * LINE_BYTES
+        return not self.direct and read > self.machine.l1_bytes // 2
 
 
 @dataclass(frozen=True)

@@ -122,7 +122,7 @@ class ConvRows:
         """A copy of a group's channels, as far as so many rows of results read them."""
         axes = (*self.outer, replace(self.vertical, outputs=rows), self.across)
         read = max(-(-self.across.outputs // self.lanes) * self.lanes + self.across.reach, self.across.length)
-        size = (axes[-2].length - 1) * self.across.length + read
+        size = (axes[-2].length - 1) * self.across.pitch + read
         image = PhasedImage.of(1, self.shapes.inputs, axes, size, self.dtype)
         scope = "local" if image.buffer.fits(_STACK_BYTES) else "shared"
         return replace(image, buffer=replace(image.buffer, scope=scope))
@@ -224,5 +224,5 @@ class _Tile:
         plane, row = of.vertical.place(y)
         planes = [*(w.plane(t) for w, t in zip(of.outer, over, strict=True)), plane, of.across.plane(x)]
         outer = [o + w.offset(t) for o, w, t in zip(self.outer, of.outer, over, strict=True)]
-        spot = (self.first + row) * of.across.length + of.across.offset(x) + column
+        spot = (self.first + row) * of.across.pitch + of.across.offset(x) + column
         return Load(self.image.buffer, (Const(0), c, *planes, *outer, spot))

@@ -135,8 +135,8 @@ def _phase_runs(axis: PhasedAxis) -> list[ConvAxis]:
             runs.append(found)
     before = max(r.window.before for r in runs)
     shifted = [replace(r.window, before=before, shift=before - r.window.before) for r in runs]
-    least = max(w.length for w in shifted)
-    return [replace(r, window=replace(w, least=least)) for r, w in zip(runs, shifted, strict=True)]
+    least, widest = max(w.length for w in shifted), max(w.outputs for w in shifted)
+    return [replace(r, window=replace(w, least=least, widest=widest)) for r, w in zip(runs, shifted, strict=True)]
 
 
 def _phase(axis: PhasedAxis, phase: int) -> ConvAxis:

@@ -132,6 +132,8 @@ class PhasedAxis(Axis):
     """Windows begin ``before - shift`` elements before the input."""
     least: int = 0
     """Elements of a plane, where several axes share it."""
+    widest: int = 0
+    """The most outputs of these axes."""
 
     def trimmed(self) -> tuple[PhasedAxis, int]:
         """Without the taps in front and behind that read padding in every window (at least one is kept), and the
@@ -186,6 +188,14 @@ class PhasedAxis(Axis):
         return max(self.outputs + self.reach, self.least)
 
     @property
+    def pitch(self) -> int:
+        """From the first element of a row to the next row's: zeros at the end of every plane are those that the next
+        row begins with."""
+        leading = -(((self.planes - 1) * self._step - self.before) // self.stride)
+        trailing = self.length + (-self.extent - self.before) // self.stride
+        return max(self.outputs, self.widest, self.length - max(0, min(leading, trailing)))
+
+    @property
     def is_plain(self) -> bool:
         """True where windows may read the image itself: it is one plane, and nothing is outside."""
         return self.stride == 1 and self.before == self.shift == 0 and self.length <= self.extent
@@ -230,7 +240,7 @@ class PhasedImage:
 
         ``top``: the window's row that is the first; one thread fills it then."""
         *prefix, size = self.buffer.shape
-        rows, columns = (axis.length for axis in self.axes[-2:])
+        rows, columns = self.axes[-2].length, self.axes[-1].pitch
 
         def row(n: LoopExpr, c: LoopExpr, *rest: LoopExpr) -> Element:
             planes, places = rest[: len(self.axes)], [*rest[len(self.axes) :]]

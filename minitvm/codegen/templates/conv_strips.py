@@ -1,0 +1,229 @@
+"""Convolution with pixels in lanes, some rows of results at a time, over a copy of what they read of the image.
+
+The planes of many channels lie in as many pages of memory.  A strip of all channels is small and stays near; all
+phases of a transposed convolution read the same one, and whole rows of results are stored from their sums.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from minitvm.codegen.loops import in_parallel
+from minitvm.codegen.problem import Choice, Tile
+from minitvm.codegen.templates.conv_shapes import ConvAxis, ConvShapes
+from minitvm.codegen.templates.tile import (
+    COPYING,
+    ITEMS_PER_THREAD,
+    OFF_LINES,
+    Run,
+    TileKernel,
+    least_cycles,
+    runs,
+    step_cycles,
+    store_at,
+    tiles,
+    vectors,
+)
+from minitvm.codegen.templates.window import PhasedAxis, PhasedImage
+from minitvm.ir.loop import Alloc, Buffer, Const, If, Load, LoopExpr, Stmt, Store, loop, nest, seq
+from minitvm.target import MachineModel
+
+STRIPS = "pixels in lanes, strips of the image copied"
+COPY_OUT = 2  # cycles that a vector of sums which goes through memory costs
+LINE_BYTES = 64
+
+
+@dataclass(frozen=True)
+class ConvStrips:
+    """``parts``: the convolutions that make up the operator, over one image with two spatial axes."""
+
+    parts: Sequence[ConvShapes]
+    dtype: str
+    machine: MachineModel
+
+    @cached_property
+    def lanes(self) -> int:
+        return self.machine.lanes(self.dtype)
+
+    @property
+    def shapes(self) -> ConvShapes:
+        return self.parts[0]
+
+    @property
+    def across(self) -> PhasedAxis:
+        return self.shapes.windows[-1]
+
+    @cached_property
+    def outputs(self) -> int:
+        """Rows of a phase's results."""
+        return max(part.windows[-2].outputs for part in self.parts)
+
+    @cached_property
+    def down(self) -> list[tuple[ConvAxis, list[ConvShapes]]]:
+        """The parts of every set of rows, which together make up whole rows."""
+        return [(axis, [*some]) for axis, some in itertools.groupby(self.parts, lambda part: part.axes[-2])]
+
+    # --- the search space ---------------------------------------------------------------------------------------------
+
+    def choices(self) -> list[Choice]:
+        """None where there is one row, or not even one row's strip stays in the cache."""
+        if len(self.shapes.axes) > 2 or self.outputs == 1 or self.rows == 0:
+            return []
+        found = tiles(self.shapes.channels, self.vectors(self.rows), self.machine)
+        against = "too few rows for the threads" if self._items(self.rows) < self.machine.threads else ""
+        return [Choice(STRIPS, tile, self._cycles(self.rows, tile), against) for tile in found]
+
+    @cached_property
+    def rows(self) -> int:
+        """Of a strip, those with the least work; 0 where there are none."""
+        wanted = ITEMS_PER_THREAD * self.machine.threads if self.machine.threads > 1 else 1
+        sizes = {-(-self.outputs // count) for count in range(1, self.outputs + 1)}
+        near = [rows for rows in sizes if self._stays(rows)]
+        fitting = [rows for rows in near if self._items(rows) >= wanted] or [min(near, default=0)]
+        return min(fitting, key=lambda rows: (round(self._cycles(rows), 6), -rows) if rows else (0.0, 0))
+
+    def _stays(self, rows: int) -> bool:
+        """Whether a strip stays in the second-level cache, and the sums of a tile's channels in the first."""
+        sums = self.vectors(rows) * self.machine.vector_bytes * min(8, self.shapes.channels) * self.phases
+        return self._strip_bytes(rows) <= self.machine.l2_bytes // 2 and sums <= self.machine.l1_bytes // 2
+
+    def _items(self, rows: int) -> int:
+        return self.shapes.batch * self.shapes.groups * -(-self.outputs // rows)
+
+    def _cycles(self, rows: int, tile: Tile | None = None) -> float:
+        """In tiles of ``tile``, or of the best."""
+        channels, count = self.shapes.channels, self.vectors(rows)
+        if tile is None:
+            step = least_cycles(channels, count, self.machine, OFF_LINES)
+        else:
+            step = step_cycles(channels, count, tile, OFF_LINES)
+        results = sum(axis.phases for axis, _ in self.down) * self.phases
+        sums = sum(self._depth(part) * math.prod(a.phases for a in part.axes) for part in self.parts)
+        copied = self.image(rows).buffer.size / self.lanes * COPYING
+        return self._items(rows) * (sums * step + COPY_OUT * channels * count * results + copied)
+
+    def _depth(self, part: ConvShapes) -> int:
+        return part.inputs * math.prod(w.taps for w in part.windows)
+
+    @property
+    def phases(self) -> int:
+        """Of the results, across."""
+        return sum(part.axes[-1].phases for part in self.down[0][1])
+
+    def vectors(self, rows: int) -> int:
+        """Of a strip's positions."""
+        return -(-((rows - 1) * self.across.pitch + max(p.windows[-1].outputs for p in self.parts)) // self.lanes)
+
+    def _strip_bytes(self, rows: int) -> int:
+        nbytes = self.image(rows).buffer.nbytes
+        assert isinstance(nbytes, int)
+        return nbytes
+
+    def image(self, rows: int) -> PhasedImage:
+        """A copy of a group's channels, as far as so many rows of results read them; an odd number of cache lines for
+        each, so that all places of a cache are used."""
+        reach = max(part.windows[-2].reach for part in self.parts)
+        axes = replace(self.shapes.windows[-2], outputs=rows, least=rows + reach), self.across
+        read = reach * self.across.pitch + self.vectors(rows) * self.lanes
+        read += max(part.windows[-1].reach for part in self.parts)
+        line = LINE_BYTES // np.dtype(self.dtype).itemsize
+        size = (-(-max(read, (rows + reach) * self.across.pitch) // line) | 1) * line
+        image = PhasedImage.of(1, self.shapes.inputs, axes, size, self.dtype)
+        return replace(image, buffer=replace(image.buffer, scope="shared"))
+
+    # --- the loops ----------------------------------------------------------------------------------------------------
+
+    def loops(self, choice: Choice) -> Stmt:
+        image = self.image(self.rows)
+
+        def work(n: LoopExpr, group: LoopExpr, strip: LoopExpr) -> Stmt:
+            return _Strip(self, image, choice.tile, n, group, strip * self.rows).loops()
+
+        return in_parallel((self.shapes.batch, self.shapes.groups, -(-self.outputs // self.rows)), work)
+
+
+@dataclass(frozen=True)
+class _Strip:
+    """Rows of results from ``top`` on, all phases of them."""
+
+    of: ConvStrips
+    image: PhasedImage
+    tile: Tile
+    n: LoopExpr
+    group: LoopExpr
+    top: LoopExpr
+
+    def loops(self) -> Stmt:
+        of, shapes = self.of, self.of.shapes
+        first = self.group * shapes.inputs
+        fill = self.image.fill(lambda _, c, spots: shapes.pixel(self.n, first + c, spots), of.machine, self.top)
+
+        def rows(axis: ConvAxis, parts: Sequence[ConvShapes]) -> Stmt:
+            return loop(axis.phases, lambda phase: seq(*(self._channels(c, parts, phase) for c in channels)), name="p")
+
+        channels = runs(shapes.channels, self.tile.rows)
+        return Alloc(self.image.buffer, seq(fill, *(rows(*some) for some in of.down)))
+
+    def _channels(self, channels: Run, parts: Sequence[ConvShapes], phase: LoopExpr) -> Stmt:
+        """Sums of all phases across, then whole rows of results."""
+        of = self.of
+        sums = Buffer("sums", (channels.size, of.phases, of.vectors(of.rows) * of.lanes), of.dtype, "local")
+
+        def work(first: LoopExpr, _: int) -> Stmt:
+            def summed(part: ConvShapes) -> Stmt:
+                across = part.axes[-1]
+                return loop(across.phases, lambda q: self._summed(part, first, sums, (phase, q)), name="q")
+
+            return Alloc(sums, seq(*map(summed, parts), self._results(parts[0], first, sums, phase)))
+
+        return channels.over(work, name="k")
+
+    def _summed(self, part: ConvShapes, first: LoopExpr, sums: Buffer, phases: tuple[LoopExpr, LoopExpr]) -> Stmt:
+        of, lanes = self.of, self.of.lanes
+
+        def tile(block: LoopExpr, size: int) -> Stmt:
+            def finish(k: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+                return Store(sums, (k, part.axes[-1].first_result + phases[1], (block + b) * lanes + lane), value)
+
+            return TileKernel(
+                sums.shape[0],
+                size,
+                lanes,
+                of.dtype,
+                lambda k, _, c, *taps: part.filter(self.group, first + k, c, taps, phases),
+                lambda b, lane, c, *taps: self._pixel(part, c, taps, (block + b) * lanes + lane),
+                finish,
+            ).nest(lambda step: nest((part.inputs, *(w.taps for w in part.windows)), step, names="i"))
+
+        return seq(*(run.over(tile) for run in runs(of.vectors(of.rows), self.tile.blocks)))
+
+    def _pixel(self, part: ConvShapes, c: LoopExpr, taps: Sequence[LoopExpr], position: LoopExpr) -> LoopExpr:
+        planes = [w.plane(t) for w, t in zip(part.windows, taps, strict=True)]
+        (vertical, across), pitch = part.windows, self.of.across.pitch
+        spot = vertical.offset(taps[0]) * pitch + across.offset(taps[1]) + position
+        return Load(self.image.buffer, (Const(0), c, *planes, spot))
+
+    def _results(self, part: ConvShapes, first: LoopExpr, sums: Buffer, phase: LoopExpr) -> Stmt:
+        """Rows of the sums; neighbours are those of the phases."""
+        of, vertical = self.of, part.axes[-2]
+        whole = replace(part, axes=(vertical, ConvAxis(part.windows[-1])))
+        width = sum(p.windows[-1].outputs * p.axes[-1].phases for p in of.down[0][1])
+
+        def row(k: LoopExpr, r: LoopExpr) -> Stmt:
+            y, channel = self.top + r, self.group * part.channels + first + k
+
+            def result(x: LoopExpr) -> Stmt:
+                value = sums[k, x % of.phases, r * of.across.pitch + x // of.phases]
+                return store_at(whole.result(self.n, channel, (y, x), (phase, Const(0))), value)
+
+            found = vectors(width, of.lanes, result)
+            ends = -(-of.outputs // of.rows) * of.rows == vertical.window.outputs
+            return found if ends else If(y < vertical.window.outputs, found)
+
+        return nest((sums.shape[0], of.rows), row, names="k")
