@@ -139,10 +139,13 @@ template <class T> static inline T __shfl_sync(unsigned mask, T value, int from,
 
 static inline float half_to_float(unsigned short v) { return (float)cudasim::bits<_Float16>(v); }
 static inline unsigned short float_to_half(float v) { return cudasim::bits<unsigned short>((_Float16)v); }
-static inline int dot4(int a, int b, int total) {
-    for (int i = 0; i < 4; i++) total += (int)(unsigned char)(a >> 8 * i) * (int)(signed char)(b >> 8 * i);
+template <class A, class B> static inline int dot_of_bytes(int a, int b, int total) {
+    for (int i = 0; i < 4; i++) total += (int)(A)(a >> 8 * i) * (int)(B)(b >> 8 * i);
     return total;
 }
+static inline int dot4(int a, int b, int total) { return dot_of_bytes<unsigned char, signed char>(a, b, total); }
+static inline int sdot4(int a, int b, int total) { return dot_of_bytes<signed char, signed char>(a, b, total); }
+static inline int udot4(int a, int b, int total) { return dot_of_bytes<unsigned char, unsigned char>(a, b, total); }
 
 // cp.async: the copy is done when it is waited for, what was there before is gone at once
 template <int BYTES> static inline void cp_async(void *shared, const void *global, bool real = true, CUDASIM_HERE) {
