@@ -267,6 +267,12 @@ def test_maxima_in_regions() -> None:
         check("MaxRoiPool", {"x": normal(2, 3, 9, 8), "rois": rois}, pooled_shape=size, spatial_scale=scale)
 
 
+def test_there_is_no_maximum_in_regions_of_no_images() -> None:
+    feeds = {"x": np.zeros((0, 2, 6, 5), np.float32), "rois": np.float32([[0, 0, 1, 3, 4]])}
+    (found,) = InferenceSession(model_of("MaxRoiPool", feeds, pooled_shape=(2, 3))).run(None, feeds)
+    np.testing.assert_array_equal(found, np.zeros((1, 2, 2, 3), np.float32))
+
+
 def test_unique_has_one_nan() -> None:
     """As numpy and onnx's reference; ONNX Runtime's order, which NaN has no place in, leaves out more."""
     x = np.float32([3, np.nan, 1, 3, np.nan, -0.0, 0.0, np.inf])

@@ -260,7 +260,8 @@ class RoiPool(Op, name="vision.roi_pool", fusion=Fusion.OPAQUE):
 
             rows = loop(bottom - top, lambda y: loop(right - left, lambda x: look(y, x), name="x"), name="y")
             some = (top < bottom) & (left < right)
-            put = store(result, [r, c, i, j], select(some, best[0], const(0, data.dtype)))
+            found = select(some, best[0], const(0, data.dtype)) if batches else const(0, data.dtype)
+            put = store(result, [r, c, i, j], found)
             body = seq(store(best, [0], const(-math.inf, data.dtype)), rows if batches else seq(), put)
             return with_counters([best], body)
 
