@@ -74,6 +74,8 @@ def _is_view(call: Call) -> bool:
 
 @rule(call((Reshape, BatchFlatten), call(Op, name="inner", where=_is_view), name="outer"))
 def merge_reshapes(outer: Call, inner: Call) -> Replacement:
+    if inner.args[0].dtype != inner.dtype:
+        return Declined("its bytes are of another dtype there")
     return reshaped(inner.args[0], outer.tensor_type) if outer.type.is_static else NOT_STATIC
 
 

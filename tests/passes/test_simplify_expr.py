@@ -49,6 +49,10 @@ def test_reshapes_of_unknown_extent_stay() -> None:
     stays("reshape(reshape(%x, newshape=[-1, 4, 8]), newshape=[-1, 16, 2])", dynamic)
 
 
+def test_bytes_read_as_words_stay() -> None:
+    stays("nn.batch_flatten(qnn.words(%x))", "Tensor[(1, 2, 2, 4), uint8]")
+
+
 def test_reshapes_to_no_elements() -> None:
     empty = "Tensor[(0, 4), float32]"
     after = "reshape(%x, newshape=[4, 0, 1], allowzero=True)"
