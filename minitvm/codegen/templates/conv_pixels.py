@@ -16,11 +16,12 @@ from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.conv_rows import ROWS, ConvRows
 from minitvm.codegen.templates.conv_shapes import ConvProduct, ConvShapes, conv_product, conv_shapes
-from minitvm.codegen.templates.conv_strips import COPY_OUT, LINE_BYTES, STRIPS, ConvStrips
+from minitvm.codegen.templates.conv_strips import COPY_OUT, STRIPS, ConvStrips
 from minitvm.codegen.templates.conv_windows import WINDOWS, ConvWindows
 from minitvm.codegen.templates.tile import (
     COPYING,
     ITEMS_PER_THREAD,
+    LINE_BYTES,
     OFF_LINES,
     READ_FROM_L2,
     Run,

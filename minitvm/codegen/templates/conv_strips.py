@@ -20,6 +20,7 @@ from minitvm.codegen.templates.conv_shapes import ConvAxis, ConvShapes
 from minitvm.codegen.templates.tile import (
     COPYING,
     ITEMS_PER_THREAD,
+    LINE_BYTES,
     OFF_LINES,
     Run,
     TileKernel,
@@ -36,7 +37,6 @@ from minitvm.target import MachineModel
 
 STRIPS = "pixels in lanes, strips of the image copied"
 COPY_OUT = 2  # cycles that a vector of sums which goes through memory costs
-LINE_BYTES = 64
 
 
 @dataclass(frozen=True)

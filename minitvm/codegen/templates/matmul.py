@@ -24,6 +24,7 @@ from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
 from minitvm.codegen.templates.tile import (
     COPYING,
     ITEMS_PER_THREAD,
+    LINE_BYTES,
     OFF_LINES,
     READ_FROM_L2,
     WRITTEN,
@@ -48,7 +49,7 @@ _HALVED = (1, 2, 4, 8)  # rows of a tile, and columns of one of dot products, wh
 _NO_NEIGHBOUR = 8192  # bytes between rows of which one is not fetched ahead with the other
 _CROWDED = 1.4  # what it costs where rows push each other out of the first-level cache
 _FROM_L2_IN_PLACE = 1.05  # what it costs where they come from the second level, some begun off a cache line
-_PAGE, _PAGES, _LINE = 4096, 64, 64  # bytes of a page, and how many the processor finds at once; bytes of a cache line
+_PAGE, _PAGES = 4096, 64  # bytes of a page, and how many the processor finds at once
 _NEAR_CACHES = 8  # times the second-level cache: what is read from there or nearly as fast
 
 
@@ -245,7 +246,8 @@ def _crowding(product: Product, scheme: str, tile: Tile, machine: MachineModel) 
         return _CROWDED
     if scheme != IN_PLACE or product.rows <= tile.rows:
         return 1.0
-    row, touched = product.columns * np.dtype(product.right.dtype).itemsize, tile.blocks * machine.vector_bytes + _LINE
+    row = product.columns * np.dtype(product.right.dtype).itemsize
+    touched = tile.blocks * machine.vector_bytes + LINE_BYTES
     apart = product.depth > (_PAGES if row >= _PAGE else _places(row, machine))
     if apart or product.rows * min(row, touched) > machine.l1_bytes:
         return _CROWDED

@@ -29,6 +29,7 @@ _FMA_LATENCY = 4
 OFF_LINES = 3  # loads that a vector is worth which begins anywhere; measured
 COPYING = 4  # cycles that put a vector into a panel, or a window, along which it was stored
 WRITTEN = 256  # results of a row that are written before the next row's are
+LINE_BYTES = 64  # of a cache line
 READ_FROM_L2 = 1.25  # cycles of a vector that comes from the second-level cache
 _STEP_OVERHEAD = 0.5  # loop counters and addresses, measured
 _MOST_ROWS, _MOST_BLOCKS = 28, 8

@@ -59,9 +59,7 @@ class Concatenate(Op, name="concatenate", fusion=Fusion.INJECTIVE):
         return compute(shape, lambda *i: _pick(data, i, axis), data[0].dtype)
 
     def starts(self, data: TupleType) -> tuple[int, ...] | None:
-        fields, axis = require_tuple(self, data), self.axis % tensor_fields(data)[0].rank
-        whole = all(extent == 1 for extent in fields[0].shape[:axis])
-        return tuple(accumulate((field.size for field in fields[:-1]), initial=0)) if whole else None
+        return _one_after_another(require_tuple(self, data), self.axis)
 
     def relayout(self, site: Site) -> Placement | Declined:
         """All operands follow the first that has moved and whose blocks divide each of them."""
@@ -75,6 +73,12 @@ class Concatenate(Op, name="concatenate", fusion=Fusion.INJECTIVE):
         return Placement(
             ((leader,) * len(shapes),), leader, calling(self.with_attributes(axis=leader.index(self.axis)))
         )
+
+
+def _one_after_another(parts: Sequence[TensorType], axis: int) -> tuple[int, ...] | None:
+    """The element of the whole that each part along an axis begins at, where it is one stretch of it."""
+    whole = all(extent == 1 for extent in parts[0].shape[: axis % parts[0].rank])
+    return tuple(accumulate((part.size for part in parts[:-1]), initial=0)) if whole else None
 
 
 def _pick(parts: tuple[Buffer, ...], index: tuple[LoopExpr, ...], axis: int) -> LoopExpr | int:
@@ -166,9 +170,7 @@ class Split(Op, name="split", fusion=Fusion.INJECTIVE):
         return compute(shape, lambda *i: data[replaced(i, axis, i[axis] + start)])
 
     def starts(self, data: TensorType) -> tuple[int, ...] | None:
-        fields, axis = tensor_fields(self.infer(data)), self.axis % data.rank
-        whole = all(extent == 1 for extent in data.shape[:axis])
-        return tuple(accumulate((field.size for field in fields[:-1]), initial=0)) if whole else None
+        return _one_after_another(tensor_fields(self.infer(data)), self.axis)
 
     def relayout(self, site: Site) -> Placement | Declined:
         """Cuts along a split axis must fall between blocks."""
