@@ -3,12 +3,7 @@
 import subprocess
 import sys
 
-CHECKS = (
-    ("ruff", "check", "."),
-    ("ruff", "format", "--check", "."),
-    ("mypy",),
-    ("pytest", *sys.argv[1:]),
-)
+CHECKS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",), ("pytest", *sys.argv[1:]))
 
 
 def main() -> int:

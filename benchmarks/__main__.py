@@ -87,8 +87,7 @@ def _measured(settings: Settings) -> dict[str, Any]:
         most = f"of at most {settings.minutes:g} minutes: "
         task, begun = progress.add_task(most, total=60 * settings.minutes), time.perf_counter()
         return benchmark(
-            settings,
-            lambda text: progress.update(task, completed=time.perf_counter() - begun, description=most + text),
+            settings, lambda text: progress.update(task, completed=time.perf_counter() - begun, description=most + text)
         )
 
 

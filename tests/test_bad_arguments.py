@@ -114,10 +114,7 @@ CASES: dict[str, tuple[Act, str]] = {
         lambda _: minitvm.load(3),
         "3 is no path of a library file\n  = hint: libraries are files: lib.save('model.mtvm')",
     ),
-    "a device by name": (
-        lambda lib: lib["default"]("cpu"),
-        "'cpu' is no device\n  = hint: use minitvm.cpu(0)",
-    ),
+    "a device by name": (lambda lib: lib["default"]("cpu"), "'cpu' is no device\n  = hint: use minitvm.cpu(0)"),
     "a module of nothing": (
         lambda _: minitvm.GraphModule(None),
         "a GraphModule is made of what a library creates, not of a NoneType\n"

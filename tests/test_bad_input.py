@@ -74,10 +74,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         "cut.onnx: a truncated or damaged ONNX model\n  = hint: copy or export the file again",
     ),
     "missing input": (run({}), "input missing: x\n  = hint: give an array for every input: x"),
-    "not a dictionary": (
-        run([X]),
-        "the inputs are a list, not a dictionary\n  = hint: run(None, {name: array, ...})",
-    ),
+    "not a dictionary": (run([X]), "the inputs are a list, not a dictionary\n  = hint: run(None, {name: array, ...})"),
     "mistyped": (
         run({"x": X.astype("float64")}),
         "input 'x' is float64, the model expects float32\n  | %x: Tensor[(2, 3), float32]\n"

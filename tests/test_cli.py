@@ -425,11 +425,7 @@ def test_an_unknown_kernel_lists_the_known() -> None:
 
 @pytest.mark.parametrize(
     ("option", "text"),
-    [
-        ("--after", "no pass '' ran"),
-        ("--diff", "no pass '' ran"),
-        ("--kernel", "there is no kernel ''"),
-    ],
+    [("--after", "no pass '' ran"), ("--diff", "no pass '' ran"), ("--kernel", "there is no kernel ''")],
 )
 def test_no_name_is_none(option: str, text: str) -> None:
     assert refusal("show", "m.onnx", option, "", *SHAPE).startswith(text)

@@ -121,26 +121,16 @@ CASES: Mapping[str, tuple[str, Mapping[str, Case]]] = {
     "lab levels": ("m.onnx --rounds 0", _PLOTS),
     "lab start": (
         "chapter1",
-        {
-            "--output": ("-o mine.txt", "mine.txt: "),
-            "--force": ("--force", "wrote taken.py", "chapter1 -o taken.py"),
-        },
+        {"--output": ("-o mine.txt", "mine.txt: "), "--force": ("--force", "wrote taken.py", "chapter1 -o taken.py")},
     ),
     "lab grade": ("chapter1 mine.py", {}),
     "lab mutate": (
         "mutated.py --tests test_mutated.py",
-        {
-            "--tests": ("--tests test_other.py", "pytest test_other.py", "mutated.py"),
-            "--jobs": ("-j 3", "3 at a time"),
-        },
+        {"--tests": ("--tests test_other.py", "pytest test_other.py", "mutated.py"), "--jobs": ("-j 3", "3 at a time")},
     ),
     "lab verify": (
         "mine.py",
-        {
-            "--all": ("--all", "^exit 1", ""),
-            "--tries": ("--tries 7", "7 tries"),
-            "--seed": ("--seed 5", "seed 5"),
-        },
+        {"--all": ("--all", "^exit 1", ""), "--tries": ("--tries 7", "7 tries"), "--seed": ("--seed 5", "seed 5")},
     ),
     "view": (
         "m.onnx -n 1",

@@ -15,10 +15,7 @@ from minitvm.errors import MiniTVMError
 
 COMMANDS = {
     "demo": ("demo:demo", "Classify photographs with a model that is included."),
-    "compile": (
-        "run:compile_command",
-        "Compile a model to a library: one file with code, graph and parameters.",
-    ),
+    "compile": ("run:compile_command", "Compile a model to a library: one file with code, graph and parameters."),
     "tune": ("run:tune", "Try ways to make a model's kernels, and write down how each did."),
     "run": ("run:run", "Run a model or a library once and describe the results."),
     "bench": ("run:bench", "Time a model, next to ONNX Runtime."),
@@ -65,9 +62,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(
-    cls=LazyGroup,
-    table=COMMANDS,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    cls=LazyGroup, table=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
 @click.version_option(version(), prog_name="minitvm")
 def cli() -> None:

@@ -31,16 +31,7 @@ from minitvm.codegen.loops import (
 )
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.stages import Output
-from minitvm.codegen.walks import (
-    FEWEST_LANES,
-    MOST_APART,
-    Walk,
-    asked_around,
-    jumps,
-    lanes_of,
-    period,
-    walks,
-)
+from minitvm.codegen.walks import FEWEST_LANES, MOST_APART, Walk, asked_around, jumps, lanes_of, period, walks
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
     Alloc,

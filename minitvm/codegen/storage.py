@@ -81,9 +81,7 @@ def spell_stored(kernel: Kernel) -> Kernel:
         return stmt
 
     return replace(
-        kernel,
-        params=tuple(codes.get(b, b) for b in kernel.params),
-        body=map_stmt(kernel.body, expression, statement),
+        kernel, params=tuple(codes.get(b, b) for b in kernel.params), body=map_stmt(kernel.body, expression, statement)
     )
 
 

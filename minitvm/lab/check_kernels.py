@@ -53,11 +53,7 @@ def with_team(library: Library, threads: int) -> Instance:
 
 
 def prove_kernel(
-    symbol: str,
-    group: Function,
-    compiler: KernelCompiler,
-    teams: Sequence[int] = TEAMS,
-    draw: Draw | None = None,
+    symbol: str, group: Function, compiler: KernelCompiler, teams: Sequence[int] = TEAMS, draw: Draw | None = None
 ) -> KernelProof | Declined:
     """One kernel on each number of threads, until one is wrong; or why it cannot be compared.
 

@@ -91,11 +91,7 @@ class Explanation(Shown):
 
 
 def explain(
-    what: BuildReport | Library,
-    *,
-    kernel: str | None = None,
-    node: str | None = None,
-    pass_name: str | None = None,
+    what: BuildReport | Library, *, kernel: str | None = None, node: str | None = None, pass_name: str | None = None
 ) -> Explanation:
     """Why a kernel, a node of the model or a pass's result is as it is; one of the three, ``*`` stands for anything.
 
@@ -239,9 +235,7 @@ def _decided(report: BuildReport, nodes: set[str], symbols: set[str]) -> list[tu
 
 
 def _sections(
-    staged: Sequence[tuple[str, Decision]],
-    tables: dict[str, tuple[tuple[str, ...], ...]],
-    first: dict[str, list[str]],
+    staged: Sequence[tuple[str, Decision]], tables: dict[str, tuple[tuple[str, ...], ...]], first: dict[str, list[str]]
 ) -> tuple[Section, ...]:
     made = []
     for topic in _ORDER:

@@ -148,11 +148,7 @@ def _ordered(pipeline: Sequential, passes: Sequence[str], order: Sequence[str], 
 
 
 def tried(
-    title: str,
-    given: Subject,
-    plans: dict[str, tuple[int, Plan]],
-    rounds: int,
-    on_progress: OnProgress | None = None,
+    title: str, given: Subject, plans: dict[str, tuple[int, Plan]], rounds: int, on_progress: OnProgress | None = None
 ) -> Experiment:
     """A build for every plan and its level, the first one what the others' results are held beside."""
     backend_for(given.target, given.num_threads)  # what is wrong with it is no way's fault

@@ -236,8 +236,7 @@ class Compiling:
     def _checked(self, input_feed: Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(input_feed, Mapping):
             raise InputError(
-                f"the inputs are a {type(input_feed).__name__}, not a dictionary",
-                hint="run(None, {name: array, ...})",
+                f"the inputs are a {type(input_feed).__name__}, not a dictionary", hint="run(None, {name: array, ...})"
             )
         for name in input_feed:
             if name not in self._inputs:

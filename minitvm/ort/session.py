@@ -269,10 +269,7 @@ class InferenceSession:
         return results if wanted is None else [results[i] for i in wanted]
 
     def run_with_ort_values(
-        self,
-        output_names: Sequence[str] | None,
-        input_dict_ort_values: Mapping[str, OrtValue],
-        run_options: Any = None,
+        self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue], run_options: Any = None
     ) -> list[OrtValue]:
         """As :meth:`run`, from values to values: nothing is copied on the way."""
         return [held(result) for result in self.run(output_names, input_dict_ort_values, run_options)]

@@ -462,11 +462,7 @@ class AlterOpLayout(FunctionPass, opt_level=3):
     """
 
     def __init__(
-        self,
-        machine: MachineModel,
-        kind: str = "llvm",
-        weigh: bool = False,
-        faster: Faster | None = None,
+        self, machine: MachineModel, kind: str = "llvm", weigh: bool = False, faster: Faster | None = None
     ) -> None:
         self.machine = machine
         self.kind = kind

@@ -6,10 +6,7 @@ from minitvm.testing.layers import conv_bias, dense, image, relu, workload_of
 
 
 def get_net(
-    batch_size: int = 1,
-    num_actions: int = 18,
-    image_shape: tuple[int, int, int] = (4, 84, 84),
-    dtype: str = "float32",
+    batch_size: int = 1, num_actions: int = 18, image_shape: tuple[int, int, int] = (4, 84, 84), dtype: str = "float32"
 ) -> Function:
     """``main`` from ``data``: (batch, frames, height, width) to a value of each action: (batch, num_actions)."""
     x = relu(conv_bias(image(batch_size, image_shape, dtype), "conv1", 32, (8, 8), strides=(4, 4)))

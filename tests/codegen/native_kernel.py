@@ -43,11 +43,7 @@ def _sharing(cpu: Cpu) -> bytes:
 
 
 def run_native(
-    kernel: Kernel,
-    *arrays: np.ndarray,
-    threads: int = 1,
-    machine: MachineModel | None = None,
-    cpu: Cpu | None = None,
+    kernel: Kernel, *arrays: np.ndarray, threads: int = 1, machine: MachineModel | None = None, cpu: Cpu | None = None
 ) -> tuple[np.ndarray, ...]:
     """The kernel's results; ``arrays`` are its inputs.  They do not depend on what was in memory before.
 

@@ -116,12 +116,7 @@ def instructions(report: BuildReport) -> set[str]:
     return {found for text in texts for found in re.findall(r"@llvm\.aarch64\.neon\.(\w*dot|[su]mull)\b", text)}
 
 
-TAKEN = {
-    (DOTS, "uint8"): "sdot",
-    (DOTS, "int8"): "sdot",
-    (MIXED, "uint8"): "usdot",
-    (MIXED, "int8"): "sdot",
-}
+TAKEN = {(DOTS, "uint8"): "sdot", (DOTS, "int8"): "sdot", (MIXED, "uint8"): "usdot", (MIXED, "int8"): "sdot"}
 
 
 @needs_emulator

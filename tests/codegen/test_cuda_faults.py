@@ -159,10 +159,7 @@ PLANTED: dict[str, tuple[Kernel, str]] = {
         block_of(copy, commit, arrive_before, wait, read),
         "planted reads t before it is waited for",
     ),
-    "no barrier behind a wait": (
-        block_of(copy, commit, wait, arrive, read),
-        RACE.format("planted", "reads", "t"),
-    ),
+    "no barrier behind a wait": (block_of(copy, commit, wait, arrive, read), RACE.format("planted", "reads", "t")),
     "copied over": (block_of(fill, wait, read, copy_again, commit, arrive), RACE.format("planted", "stores to", "t")),
     "divergent": (block_of(some_wait), "planted: a barrier that not all threads of a block reach"),
 }

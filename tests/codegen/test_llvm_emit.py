@@ -44,12 +44,7 @@ from minitvm.ir.loop import (
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.target import MachineModel, Target
 
-PARALLEL, VECTORIZED, UNROLLED, SERIAL = (
-    LoopKind.PARALLEL,
-    LoopKind.VECTORIZED,
-    LoopKind.UNROLLED,
-    LoopKind.SERIAL,
-)
+PARALLEL, VECTORIZED, UNROLLED, SERIAL = (LoopKind.PARALLEL, LoopKind.VECTORIZED, LoopKind.UNROLLED, LoopKind.SERIAL)
 LOGICAL = ("and", "or", "xor")
 
 

@@ -358,12 +358,7 @@ FORMULAS = [
         np.clip(np.rint((BYTES.astype(np.float32) - 100).mean(1) * 0.1 / 0.06) + 90, 0, 255).astype(np.uint8),
     ),
     ("NhwcMaxPool", [NHWC], {"kernel_shape": [7, 6]}, NHWC.max((1, 2), keepdims=True)),
-    (
-        "NhwcConv",
-        [NHWC, KERNEL[:, :, :1, :1].copy()],
-        {},
-        np.tensordot(NHWC, KERNEL[:, :, 0, 0], (3, 1)),
-    ),
+    ("NhwcConv", [NHWC, KERNEL[:, :, :1, :1].copy()], {}, np.tensordot(NHWC, KERNEL[:, :, 0, 0], (3, 1))),
 ]
 
 

@@ -80,10 +80,7 @@ def test_nested_branches_take_values_from_two_levels_up() -> None:
     deep = body([node("Sub", ["x", "m"], ["j"])], ["j"])
     then = body([node("Neg", ["x"], ["m"]), node("If", ["other"], ["t"], then_branch=inner, else_branch=deep)], ["t"])
     last = body([node("Identity", ["x"], ["e"])], ["e"])
-    nodes = [
-        node("Exp", ["x"], ["k"]),
-        node("If", ["flag"], ["y"], then_branch=then, else_branch=last),
-    ]
+    nodes = [node("Exp", ["x"], ["k"]), node("If", ["flag"], ["y"], then_branch=then, else_branch=last)]
     x = floats(4)
     model = build(nodes, [FLAG, value("other", (), "bool"), value("x", x)], ["y"])
     module, _ = from_onnx(model)

@@ -130,15 +130,7 @@ def test_roi_align(ratio: int, half: str) -> None:
 @pytest.mark.parametrize("order", [0, 1])
 def test_positions_of_maxima(order: int) -> None:
     x = RNG.integers(0, 4, (2, 2, 7, 6)).astype(np.float32)
-    check(
-        "MaxPool",
-        {"x": x},
-        outputs=2,
-        kernel_shape=[3, 3],
-        strides=[2, 1],
-        pads=[1, 0, 1, 1],
-        storage_order=order,
-    )
+    check("MaxPool", {"x": x}, outputs=2, kernel_shape=[3, 3], strides=[2, 1], pads=[1, 0, 1, 1], storage_order=order)
 
 
 @pytest.mark.parametrize(("plane", "window"), [((4, 3, 5, 2), (2, 2, 3, 1)), ((3, 2, 4, 3, 5), (2, 1, 2, 3, 2))])

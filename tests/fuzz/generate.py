@@ -12,14 +12,7 @@ import onnx
 from minitvm.frontend.onnx.functions import has_definition
 from minitvm.frontend.onnx.registry import builder_for, supported_operators
 from minitvm.frontend.onnx.sequence import BUILT
-from tests.fuzz import (  # noqa: F401  (register the generators)
-    control,
-    layers,
-    movement,
-    quantized,
-    rows,
-    tail,
-)
+from tests.fuzz import control, layers, movement, quantized, rows, tail  # noqa: F401  (register the generators)
 from tests.fuzz.case import Arrays, Case, Config, Value, operator_name
 from tests.fuzz.draw import ELEMENTS, GENERATORS, SIZES, Draw, Reject
 

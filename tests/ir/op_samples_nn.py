@@ -190,11 +190,7 @@ def _norm(name: str, shape: tuple[int, ...], size: int, dtype: str = "float32", 
 
 def _batch_norm(shape: tuple[int, ...], size: int, **attributes: Any) -> Sample:
     return row(
-        "nn.batch_norm",
-        floats(*shape),
-        *(floats(size) for _ in range(3)),
-        floats(size, low=0.1, high=3),
-        **attributes,
+        "nn.batch_norm", floats(*shape), *(floats(size) for _ in range(3)), floats(size, low=0.1, high=3), **attributes
     )
 
 

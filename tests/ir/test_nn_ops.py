@@ -234,11 +234,7 @@ ERRORS: list[tuple[Callable[[], Any], str, str | None]] = [
         f"nn.conv2d: attribute 'out_dtype' is 'float8', expected one of {', '.join(map(repr, ('', *DTYPES)))}",
         None,
     ),
-    (
-        _conv(8, None, 3, 3),
-        "nn.conv2d: the weight must have a known shape, not Tensor[(8, ?, 3, 3), float32]",
-        None,
-    ),
+    (_conv(8, None, 3, 3), "nn.conv2d: the weight must have a known shape, not Tensor[(8, ?, 3, 3), float32]", None),
     (
         _conv(8, 3, 3, 3, data=_v("d", 1, None, 8, 8)),
         "nn.conv2d: the input's channels must be known",
@@ -274,11 +270,7 @@ ERRORS: list[tuple[Callable[[], Any], str, str | None]] = [
     ),
     (_deconv(3, 2, 3, 3, groups=2), "nn.conv2d_transpose: groups=2 does not divide the 3 input channels", None),
     (_deconv(3, 2, 3, 3, channels=4), "nn.conv2d_transpose: channels=4 but the weight has 2 filters", None),
-    (
-        _deconv(3, 2, 3, 3, padding=5),
-        "nn.conv2d_transpose: padding=[5, 5, 5, 5] removes all 10 elements along H",
-        None,
-    ),
+    (_deconv(3, 2, 3, 3, padding=5), "nn.conv2d_transpose: padding=[5, 5, 5, 5] removes all 10 elements along H", None),
     (
         lambda: nn.dense(_v("x", 2, 3), _v("w", 4, 5)),
         "nn.dense: inner dimensions differ: Tensor[(2, 3), float32] and Tensor[(4, 5), float32]",
@@ -305,11 +297,7 @@ ERRORS: list[tuple[Callable[[], Any], str, str | None]] = [
         "nn.batch_matmul: batches differ: Tensor[(2, 3, 4), float32] and Tensor[(3, 5, 4), float32]",
         "they must be equal, or one of them 1",
     ),
-    (
-        lambda: nn.bias_add(DATA, _v("b", 4)),
-        "nn.bias_add: the bias has 4 elements but axis 1 of the input has 3",
-        None,
-    ),
+    (lambda: nn.bias_add(DATA, _v("b", 4)), "nn.bias_add: the bias has 4 elements but axis 1 of the input has 3", None),
     (lambda: nn.bias_add(DATA, _v("b", 4), axis=4), "nn.bias_add: axis 4 is out of range for rank 4", None),
     (lambda: nn.softmax(DATA, axis=-5), "nn.softmax: axis -5 is out of range for rank 4", None),
     (
@@ -394,11 +382,7 @@ ERRORS: list[tuple[Callable[[], Any], str, str | None]] = [
         "nn.pad: reflect padding by 3 needs 4 elements: Tensor[(3,), float32]",
         None,
     ),
-    (
-        lambda: nn.depth_to_space(DATA, block_size=2),
-        "nn.depth_to_space: the input's C=3 is not a multiple of 4",
-        None,
-    ),
+    (lambda: nn.depth_to_space(DATA, block_size=2), "nn.depth_to_space: the input's C=3 is not a multiple of 4", None),
     (
         lambda: qnn.quantize(DATA, _v("s", 4), _v("z", 4, dtype="int8"), axis=1),
         f"qnn.quantize: scale has 4 numbers but axis 1 of {D} has 3",

@@ -117,11 +117,7 @@ REJECTED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ),
     (
         "reshape",
-        (
-            f32(
-                6,
-            ),
-        ),
+        (f32(6),),
         {"newshape": (-4, 2)},
         "reshape: newshape [-4, 2] does not fit Tensor[(6,), float32]: -4 takes the two numbers that follow it",
     ),

@@ -7,16 +7,7 @@ A generator asks a :class:`Draw` for numbers: hypothesis, which shrinks what fai
 ``add-an-operator.md`` says how a new operator gets one.
 """
 
-from operator_cases import (  # noqa: F401  (registers the generators)
-    elementwise,
-    indexing,
-    moves,
-    norms,
-    products,
-    reductions,
-    sampling,
-    windows,
-)
+from operator_cases import elementwise, indexing, moves, norms, products, reductions, sampling, windows  # noqa: F401  (registers the generators)
 from operator_cases.accuracy import Accuracy
 from operator_cases.case import GENERATORS, Case, accepted_dtypes, random_case
 from operator_cases.draw import Draw, HypothesisDraw, RandomDraw

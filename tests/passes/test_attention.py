@@ -81,10 +81,7 @@ FORMS = {
     "scaled": ("%20 = divide(%14, 4f); %30 = nn.softmax(%20, axis=3);", ", scale=0.25"),
     "masked": ("%20 = multiply(%14, 0.5f); %21 = add(%20, %mask); %30 = nn.softmax(%21);", ", %mask, scale=0.5"),
     "filled": ("%20 = where(%causal, %14, -1000f); %30 = nn.softmax(%20);", ", %causal, fill=-1000.0"),
-    "safe": (
-        "%20 = nn.softmax(%14); %21 = isnan(%20); %30 = where(%21, 0f, %20);",
-        ', empty_rows="zero"',
-    ),
+    "safe": ("%20 = nn.softmax(%14); %21 = isnan(%20); %30 = where(%21, 0f, %20);", ', empty_rows="zero"'),
 }
 
 

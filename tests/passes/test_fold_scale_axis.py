@@ -417,10 +417,7 @@ def test_two_scales_after_a_layer() -> None:
     ("body", "reason"),
     [
         (f'%0 = {CONV.format("%x")}; add(multiply(%0, meta["s"]), %0)', "nn.conv2d has other users"),
-        (
-            f'%0 = add({CONV.format("%x")}, meta["b"]); add(multiply(%0, meta["s"]), nn.relu(%0))',
-            "add has other users",
-        ),
+        (f'%0 = add({CONV.format("%x")}, meta["b"]); add(multiply(%0, meta["s"]), nn.relu(%0))', "add has other users"),
         (
             f'multiply(add({CONV.format("%x")}, %x), meta["s"])',
             "the other operand of a sum is neither a layer's result nor a vector along the scale",

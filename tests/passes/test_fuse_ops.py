@@ -125,11 +125,7 @@ def test_concatenate() -> None:
     }
     """
     found = kernels(text)
-    assert found == [
-        "0 = fused_nn_max_pool2d(x)",
-        "1 = fused_repeat_strided_slice_concatenate_add(0, x)",
-        "1",
-    ]
+    assert found == ["0 = fused_nn_max_pool2d(x)", "1 = fused_repeat_strided_slice_concatenate_add(0, x)", "1"]
 
 
 def test_tuple_root() -> None:
@@ -177,11 +173,7 @@ def test_fuse_tuple_get_elemwise() -> None:
       multiply(add(%2, %3), %4)
     }
     """
-    assert kernels(text) == [
-        "0 = fused_nn_dense(x, w)",
-        "1 = fused_split_sigmoid_tanh_add_exp_multiply(0)",
-        "1",
-    ]
+    assert kernels(text) == ["0 = fused_nn_dense(x, w)", "1 = fused_split_sigmoid_tanh_add_exp_multiply(0)", "1"]
 
 
 def test_tuple_get_root() -> None:

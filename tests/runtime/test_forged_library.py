@@ -308,10 +308,7 @@ FORGERIES: dict[str, tuple[Callable[[Any, Any], object], str]] = {
         "manifest.json: threads is 0, the code was compiled with {threads}",
     ),
     "no plan": (lambda m, _: m.pop("plan"), "manifest.json: plan is missing"),
-    "a longer plan": (
-        lambda m, _: m["plan"].update(more=[]),
-        "manifest.json: plan.more does not belong there",
-    ),
+    "a longer plan": (lambda m, _: m["plan"].update(more=[]), "manifest.json: plan.more does not belong there"),
 }
 
 

@@ -23,8 +23,7 @@ def maximum_is_relu(x: Expr, c: Constant, whole: Call) -> Replacement:
 
 
 @rule(
-    call("multiply", call("multiply", value("x"), const("a"), single_use=True), const("b")),
-    exactness="reassociating",
+    call("multiply", call("multiply", value("x"), const("a"), single_use=True), const("b")), exactness="reassociating"
 )
 def merge_scales(x: Expr, a: Constant, b: Constant) -> Replacement:
     return relay.multiply(x, relay.const(a.value * b.value))

@@ -15,17 +15,7 @@ from typing import Any, TypeAlias
 
 from minitvm.ir.dims import Dim, number
 from minitvm.ir.types import TensorType
-from minitvm.runtime.graph import (
-    Artifact,
-    Entry,
-    Graph,
-    Plan,
-    Segment,
-    segments,
-    steps_of,
-    stop_slot,
-    workspace_slots,
-)
+from minitvm.runtime.graph import Artifact, Entry, Graph, Plan, Segment, segments, steps_of, stop_slot, workspace_slots
 from minitvm.runtime.places import lives, owners
 from minitvm.target import SHARING, spinning_text
 

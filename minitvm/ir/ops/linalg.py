@@ -5,21 +5,7 @@ import math
 import numpy as np
 
 from minitvm.ir.dims import differ
-from minitvm.ir.loop import (
-    Alloc,
-    Buffer,
-    Const,
-    If,
-    LoopExpr,
-    LoopKind,
-    Stmt,
-    const,
-    intrin,
-    loop,
-    nest,
-    seq,
-    store,
-)
+from minitvm.ir.loop import Alloc, Buffer, Const, If, LoopExpr, LoopKind, Stmt, const, intrin, loop, nest, seq, store
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind, unflatten_index
 from minitvm.ir.ops.sorting import counter, with_counters

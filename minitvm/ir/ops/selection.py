@@ -9,27 +9,9 @@
 import numpy as np
 
 from minitvm.ir.dims import anonymous, product
-from minitvm.ir.loop import (
-    Alloc,
-    Buffer,
-    Const,
-    If,
-    LoopExpr,
-    Stmt,
-    const,
-    loop,
-    maximum,
-    nest,
-    seq,
-    store,
-)
+from minitvm.ir.loop import Alloc, Buffer, Const, If, LoopExpr, Stmt, const, loop, maximum, nest, seq, store
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import (
-    normalize_axis,
-    require_kind,
-    require_scalars,
-    unflatten_index,
-)
+from minitvm.ir.ops._shape import normalize_axis, require_kind, require_scalars, unflatten_index
 from minitvm.ir.ops.sorting import Compare, by_value, counter, less, sort_positions, with_counters
 from minitvm.ir.types import TensorType, TupleType
 

@@ -94,14 +94,7 @@ class NonMaxSuppression(Op, name="vision.non_max_suppression", fusion=Fusion.OPA
     # --- in loops ---
 
     def statements(
-        self,
-        boxes: Buffer,
-        scores: Buffer,
-        most: Buffer,
-        overlap: Buffer,
-        least: Buffer,
-        rows: Buffer,
-        count: Buffer,
+        self, boxes: Buffer, scores: Buffer, most: Buffer, overlap: Buffer, least: Buffer, rows: Buffer, count: Buffer
     ) -> Stmt:
         batch, classes, extent = scores.shape
         each = self._each(extent)

@@ -47,9 +47,7 @@ def _(fold_constants: Any) -> None:
     stays(Given(fold_constants), over('add(%x, zeros(shape=[3], dtype="float32"))'), hint)
     hint = "split's result is a tuple of arrays, which is no Constant"
     stays(
-        Given(fold_constants),
-        over("add(%x, split(const([1, 2, 3, 4, 5, 6], float32), indices_or_sections=2).0)"),
-        hint,
+        Given(fold_constants), over("add(%x, split(const([1, 2, 3, 4, 5, 6], float32), indices_or_sections=2).0)"), hint
     )
     x = relay.var("x", shape=(3,))
     noise = Module.from_expr(relay.add(x, Call(Noise(), [relay.const(np.ones(3, "float32"))])))

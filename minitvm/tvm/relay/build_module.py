@@ -66,9 +66,7 @@ def _target(target: str | Target | Mapping[str, str] | None, host: str | Target 
 
 
 def optimize(
-    mod: Module | Function,
-    target: str | Target | None = None,
-    params: Mapping[str, Any] | None = None,
+    mod: Module | Function, target: str | Target | None = None, params: Mapping[str, Any] | None = None
 ) -> tuple[Module, dict[str, np.ndarray]]:
     """The module after all passes that ``build`` would run, with ``params`` bound, so that none are left of them."""
     given = Module(mod) if isinstance(mod, Function) else mod

@@ -235,13 +235,7 @@ class _Pieces:
         return If(first < end, loads, _each(lambda v: Store(own, (v,), scan.neutral))) if is_whole else loads
 
     def _leave(
-        self,
-        row: LoopExpr,
-        first: LoopExpr,
-        end: LoopExpr | int,
-        guards: list[LoopExpr],
-        own: Buffer,
-        ahead: Buffer,
+        self, row: LoopExpr, first: LoopExpr, end: LoopExpr | int, guards: list[LoopExpr], own: Buffer, ahead: Buffer
     ) -> Stmt:
         """What becomes of them."""
         scan, is_whole = self.scan, self._is_whole

@@ -17,20 +17,7 @@ from minitvm.codegen.cuda.schedules.sorting import Rows, too_many_or_none
 from minitvm.codegen.loops import unflatten, with_memory
 from minitvm.codegen.problem import TEMPLATES, Choice, Template
 from minitvm.ir.decision import Declined, Exactness
-from minitvm.ir.loop import (
-    Barrier,
-    Buffer,
-    Const,
-    If,
-    LoopExpr,
-    Select,
-    Stmt,
-    Store,
-    const,
-    maximum,
-    minimum,
-    seq,
-)
+from minitvm.ir.loop import Barrier, Buffer, Const, If, LoopExpr, Select, Stmt, Store, const, maximum, minimum, seq
 from minitvm.ir.op import identity_of
 from minitvm.ir.ops.selection import NonZero, Unique
 from minitvm.ir.ops.sorting import less

@@ -264,13 +264,7 @@ class Blocks:
         return unrolled(tile.thread_rows, across_row, "i")
 
     def _stored(
-        self,
-        part: LoopExpr,
-        p: LoopExpr,
-        y: LoopExpr,
-        x: LoopExpr,
-        width: int,
-        value: Callable[[LoopExpr], LoopExpr],
+        self, part: LoopExpr, p: LoopExpr, y: LoopExpr, x: LoopExpr, width: int, value: Callable[[LoopExpr], LoopExpr]
     ) -> Stmt:
         """``width`` neighbours of row ``y`` from column ``x`` on, where they are results."""
         product, tile = self.product, self.tile

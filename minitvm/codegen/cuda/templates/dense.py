@@ -8,14 +8,7 @@ from functools import cached_property
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.templates.blocks import launches
 from minitvm.codegen.cuda.templates.product import Factor, GpuProduct
-from minitvm.codegen.cuda.templates.tile import (
-    TILES,
-    BlockTile,
-    choices,
-    power_of_two,
-    tensor_tiles,
-    with_copies,
-)
+from minitvm.codegen.cuda.templates.tile import TILES, BlockTile, choices, power_of_two, tensor_tiles, with_copies
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.product import Matrix
 from minitvm.codegen.templates.tile import store_at
