@@ -29,44 +29,21 @@ Decorator: TypeAlias = Callable[[Command], Command]
 
 model = click.argument("model", type=PATH)
 _target = option(
-    "--target",
-    default="llvm",
-    show_default=True,
-    excludes=(LIBRARY,),
-    help="Target string: 'llvm -mcpu=skylake-avx512', 'cuda', ...",
+    "--target", default="llvm", excludes=(LIBRARY,), help="Target string: 'llvm -mcpu=skylake-avx512', 'cuda', ..."
 )
 opt_level = option(
-    "-O",
-    "--opt-level",
-    type=click.IntRange(0, 3),
-    default=3,
-    show_default=True,
-    excludes=(LIBRARY,),
-    help="Optimization level.",
+    "-O", "--opt-level", type=click.IntRange(0, 3), default=3, excludes=(LIBRARY,), help="Optimization level."
 )
-device = option(
-    "--device", default=0, show_default=True, type=click.IntRange(0), help="Number of the GPU, for target 'cuda'."
-)
+device = option("--device", default=0, type=click.IntRange(0), help="Number of the GPU, for target 'cuda'.")
 inputs = option("-i", "--inputs", type=PATH, help="An .npz with an array per input; random ones by default.")
 seed = option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    show_default=True,
-    excludes=("--inputs", "--no-run"),
-    help="Seed of the random inputs.",
+    "--seed", type=click.IntRange(0), default=0, excludes=("--inputs", "--no-run"), help="Seed of the random inputs."
 )
 
 
 def threads(*excludes: str) -> Decorator:
-    return option(
-        "-t",
-        "--threads",
-        type=click.IntRange(0, MOST_THREADS),
-        default=0,
-        excludes=excludes,
-        help="Threads to run on; 0 (the default) is one a core.",
-    )
+    kind, text = click.IntRange(0, MOST_THREADS), "Threads to run on; 0: one a core."
+    return option("-t", "--threads", type=kind, default=0, excludes=excludes, help=text)
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]

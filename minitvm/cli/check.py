@@ -17,7 +17,7 @@ from minitvm.lab.check_oracles import ORACLES
 
 @command()
 @building.model
-@option("--against", type=click.Choice(ORACLES), default="reference", show_default=True, help="Who knows the results.")
+@option("--against", type=click.Choice(ORACLES), default="reference", help="Who knows the results.")
 @option("--passes", is_flag=True, help="The module before and after every pass.")
 @option("--kernels", is_flag=True, help="Every kernel beside its operators, on 1 to 3 threads.")
 @option("--levels", is_flag=True, help="The whole model at all optimization levels.")
@@ -28,7 +28,6 @@ from minitvm.lab.check_oracles import ORACLES
     "--reduction",
     type=click.FloatRange(0),
     default=REDUCTION,
-    show_default=True,
     help="Seconds for making one finding small; 0: not at all.",
 )
 @building.compiles()

@@ -48,9 +48,7 @@ def lab() -> None:
 
 
 _model = click.argument("model", type=PATH, required=False)
-_rounds = option(
-    "--rounds", default=5, show_default=True, type=click.IntRange(0), help="Turns of a few runs; 0: nothing is timed."
-)
+_rounds = option("--rounds", default=5, type=click.IntRange(0), help="Turns of a few runs; 0: nothing is timed.")
 _csv = option("--csv", "csv_path", type=PATH, help="File for the figures, in bytes and seconds.")
 _plot = option("--plot", type=PATH, help="File for a picture of time and bytes (needs matplotlib).")
 
@@ -114,8 +112,8 @@ def levels(
 @command()
 @click.argument("rules", nargs=-1, metavar="RULE...")
 @option("--all", "every", is_flag=True, excludes=("RULE...",), help="All rules of minitvm's passes.")
-@option("--tries", default=6000, show_default=True, type=click.IntRange(1), help="Expressions that are begun.")
-@option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of what is drawn.")
+@option("--tries", default=6000, type=click.IntRange(1), help="Expressions that are begun.")
+@option("--seed", type=click.IntRange(0), default=0, help="Seed of what is drawn.")
 def verify(rules: tuple[str, ...], every: bool, tries: int, seed: int) -> None:
     """Try each RULE on small expressions that its pattern admits, of all dtypes, ranks and layouts, and hold results
     beside each other: exact rules to the bit. RULE is a rule of a pass of minitvm's, or FILE.py:NAME; of a file alone,
@@ -168,7 +166,7 @@ def _of_file(place: str) -> list[Rule]:
 @command()
 @click.argument("what", metavar="PASS")
 @option("--tests", multiple=True, help="Argument of pytest, such as a file.  Repeatable.")
-@option("-j", "--jobs", default=0, type=click.IntRange(0), help="Processes at a time; 0 (the default): one a core.")
+@option("-j", "--jobs", type=click.IntRange(0), default=0, help="Processes at a time; 0: one a core.")
 def mutate(what: str, tests: tuple[str, ...], jobs: int) -> None:
     """Run the tests of PASS (or of a FILE.py) with one of its preconditions gone after another: a guard that declines,
     or an operand of an "and". No file is changed. Prints those that no test misses; exit status 1 where there are any.

@@ -84,8 +84,8 @@ def _given(ctx: click.Context, condition: str) -> str:
 
 
 def option(*names: str, **settings: Any) -> Callable[[Function], Function]:
-    """``click.option``, with ``needs`` and ``excludes``."""
-    return click.option(*names, cls=Option, **settings)
+    """``click.option``, with ``needs`` and ``excludes``; help shows a default where there is one."""
+    return click.option(*names, cls=Option, **{"show_default": settings.get("default") is not None, **settings})
 
 
 def command(name: str | None = None, cls: type[Command] = Command) -> Callable[[Callable[..., Any]], Command]:

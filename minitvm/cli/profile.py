@@ -19,8 +19,8 @@ from minitvm.runtime.executor import GraphModule
 @command()
 @building.model
 @building.inputs
-@option("-n", "--repeats", type=click.IntRange(1), default=20, show_default=True, help="Runs that are counted.")
-@option("--warmup", type=click.IntRange(0), default=3, show_default=True, help="Runs before that are not.")
+@option("-n", "--repeats", type=click.IntRange(1), default=20, help="Runs that are counted.")
+@option("--warmup", type=click.IntRange(0), default=3, help="Runs before that are not.")
 @option("--top", type=click.IntRange(1), excludes=("--json",), help="Print the N kernels that take longest.")
 @option("--trace", type=PATH, help="File for the threads' timeline, as Perfetto and Chrome read it.")
 @option("--json", "as_json", is_flag=True, help="Print JSON, times in seconds, in place of a table.")

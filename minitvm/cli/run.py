@@ -63,8 +63,8 @@ def compile_command(
 @command()
 @building.model
 @option("-o", "--output", type=PATH, help="File of records to go on with; MODEL with .jsonl by default.")
-@option("--budget", default=600.0, show_default=True, help="Seconds to spend.")
-@option("-n", "--trials", type=click.IntRange(1), default=8, show_default=True, help="Ways to try for a kernel.")
+@option("--budget", default=600.0, help="Seconds to spend.")
+@option("-n", "--trials", type=click.IntRange(1), default=8, help="Ways to try for a kernel.")
 @building.compiles()
 def tune(model: pathlib.Path, output: pathlib.Path | None, budget: float, trials: int, chosen: building.Chosen) -> None:
     """Try ways to make the kernels of MODEL (.onnx), and write down how each did, one JSON object a line.
@@ -184,7 +184,7 @@ Run = Callable[[], object]
     excludes=("--roofline", LIBRARY),
     help="A runtime to time side by side (installed apart).",
 )
-@option("-n", "--rounds", type=click.IntRange(1), default=10, show_default=True, help="Turns of each runtime.")
+@option("-n", "--rounds", type=click.IntRange(1), default=10, help="Turns of each runtime.")
 @building.seed
 @building.device
 @building.compiles()

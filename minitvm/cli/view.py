@@ -30,22 +30,12 @@ class _Remembering(Command):
 @building.model
 @option("-o", "--output", type=PATH, excludes=("--serve",), help="File to write; MODEL with .html by default.")
 @building.inputs
-@option("--run/--no-run", default=True, show_default=True, help="Run the model, for measured times and threads.")
-@option(
-    "-n",
-    "--repeats",
-    type=click.IntRange(1),
-    default=10,
-    show_default=True,
-    excludes=("--no-run",),
-    help="Runs that are counted.",
-)
+@option("--run/--no-run", default=True, help="Run the model, for measured times and threads.")
+@option("-n", "--repeats", type=click.IntRange(1), default=10, excludes=("--no-run",), help="Runs that are counted.")
 @building.seed
 @option("--pass", "passes", type=PATH, multiple=True, help="Python file of passes or rules to run first.")
 @option("--serve", is_flag=True, help="Show it in a browser, again whenever a file changes.")
-@option(
-    "--port", type=click.IntRange(0, 65535), default=8124, show_default=True, needs="--serve", help="Its port; 0: any."
-)
+@option("--port", type=click.IntRange(0, 65535), default=8124, needs="--serve", help="Its port; 0: any.")
 @option("--watch", type=PATH, multiple=True, needs="--serve", help="A file to watch beside MODEL.  Repeatable.")
 @building.compiles()
 def view(
