@@ -129,8 +129,11 @@ class Template(ABC):
     symbolic: ClassVar[bool] = False
     """Whether its loops may run as far as a symbol says."""
 
+    op: Any
+    """The problem's; a subclass for one operator says of which class it is."""
+
     def __init__(self, problem: Problem, machine: MachineModel) -> None:
-        self.problem, self.machine = problem, machine
+        self.problem, self.machine, self.op = problem, machine, problem.op
 
     def refusal(self) -> Declined | None:
         """Why it does not take the problem; ``None`` where it does."""
@@ -221,7 +224,7 @@ class Template(ABC):
             return Declined("none of its ways goes as far as only a run knows")
         problem = self.problem
         body = self.loops(choice or self.choice)
-        return Kernel(problem.op.name, (*problem.inputs, *problem.outputs), body, results=len(problem.outputs))
+        return Kernel(self.op.name, (*problem.inputs, *problem.outputs), body, results=len(problem.outputs))
 
 
 class Statements(Template):
@@ -233,7 +236,7 @@ class Statements(Template):
         return None
 
     def loops(self, choice: Choice) -> Stmt:
-        found: Stmt = self.problem.op.statements(*self.problem.inputs, *self.problem.outputs)
+        found: Stmt = self.op.statements(*self.problem.inputs, *self.problem.outputs)
         return found
 
 

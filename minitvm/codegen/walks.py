@@ -22,7 +22,6 @@ from minitvm.ir.loop import (
     Cast,
     Const,
     For,
-    If,
     Load,
     LoopExpr,
     LoopKind,
@@ -36,6 +35,7 @@ from minitvm.ir.loop import (
     as_index,
     binary,
     expr_children,
+    guarded,
     intrin,
     map_expr,
     select,
@@ -244,16 +244,12 @@ def _over(axes: Sequence[tuple[LoopVar, int]], body: Stmt, guards: Sequence[Loop
     outside as it is known."""
     steps: Dim = 1
     for var, extent in reversed(axes):
-        body = _where([c for c in guards if depends_on(c, var)], body)
+        body = guarded([c for c in guards if depends_on(c, var)], body)
         guards = [c for c in guards if not depends_on(c, var)]
         steps *= extent
         short = isinstance(steps, int) and (steps <= _MOST_STEPS if len(axes) > 1 else steps < FEWEST_LANES)
         body = For(var, as_index(extent), body, LoopKind.UNROLLED if short else LoopKind.SERIAL)
-    return _where(guards, body)
-
-
-def _where(guards: Sequence[LoopExpr], body: Stmt) -> Stmt:
-    return If(all_of(guards), body) if guards else body
+    return guarded(guards, body)
 
 
 def asked_around(value: LoopExpr, lane: LoopVar) -> tuple[list[LoopExpr], LoopExpr, LoopExpr]:

@@ -49,6 +49,7 @@ class Attention(Template):
     """query: (batch, length, heads, d), key, value: (batch, places, heads, d or e), a mask or none."""
 
     symbolic = True
+    op: AttentionOp
 
     @cached_property
     def shape(self) -> tuple[Any, ...]:
@@ -160,8 +161,7 @@ class _Queries:
 
     @property
     def op(self) -> AttentionOp:
-        assert isinstance(self.template.problem.op, AttentionOp)
-        return self.template.problem.op
+        return self.template.op
 
     @cached_property
     def at_once(self) -> int:

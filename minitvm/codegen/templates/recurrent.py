@@ -310,6 +310,8 @@ _STACK_BYTES = 16 * 1024  # larger sums live in the workspace
 class RunningSum(Template):
     """Or product.  Any dtype, shape and axis: what lies behind the axis in lanes, what lies before it in parallel."""
 
+    op: Running
+
     def refusal(self) -> Declined | None:
         return None
 
@@ -317,11 +319,6 @@ class RunningSum(Template):
         """How many sums are written out side by side."""
         steps = math.prod(self.problem.output.shape) / self.lanes
         return [Choice("columns in lanes", Tile(1, v), steps * (1 + 1 / v)) for v in range(1, _VECTORS + 1)]
-
-    @property
-    def op(self) -> Running:
-        assert isinstance(self.problem.op, Running)
-        return self.problem.op
 
     @property
     def axis(self) -> int:

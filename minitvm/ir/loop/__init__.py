@@ -70,6 +70,7 @@ from minitvm.ir.loop.stmt import (
     allocated,
     dependency_order,
     expr_children,
+    guarded,
     loop,
     map_expr,
     map_stmt,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from operator import is_
 from typing import Any, TypeAlias, TypeVar
 
 from minitvm.errors import IRError
@@ -25,6 +26,7 @@ from minitvm.ir.loop.expr import (
     Reduce,
     Select,
     Shuffle,
+    all_of,
     as_index,
     binary,
 )
@@ -240,6 +242,11 @@ def nest(extents: Sequence[int], body: Body, kind: LoopKind = LoopKind.SERIAL, n
     return stmt
 
 
+def guarded(conditions: Sequence[LoopExpr], body: Stmt) -> Stmt:
+    """``body`` where all conditions hold."""
+    return If(all_of(conditions), body) if conditions else body
+
+
 def store(buffer: Buffer, index: Sequence[Index], value: LoopExpr) -> Store:
     assert value.dtype == buffer.dtype, f"{buffer.name} is {buffer.dtype}, the value {value.dtype}"
     return Store(buffer, tuple(as_index(i) for i in index), value)
@@ -342,32 +349,30 @@ def map_stmt(
     ``on_stmt`` each statement over its rewritten parts.  The same object comes back where nothing changed."""
 
     def walk(node: Stmt) -> Stmt:
-        new: Stmt = node
-        match node:
-            case For(var, extent, body, kind):
-                e, b = on_expr(extent), walk(body)
-                new = node if e is extent and b is body else For(var, e, b, kind)
-            case Store(buffer, index, value):
-                i, v = tuple(on_expr(x) for x in index), on_expr(value)
-                same = v is value and all(x is y for x, y in zip(i, index, strict=True))
-                new = node if same else type(node)(buffer, i, v)
-            case Seq(stmts):
-                parts = tuple(walk(s) for s in stmts)
-                new = node if all(x is y for x, y in zip(parts, stmts, strict=True)) else seq(*parts)
-            case If(condition, then, orelse):
-                c, t, o = on_expr(condition), walk(then), walk(orelse) if orelse is not None else None
-                same = c is condition and t is then and o is orelse
-                new = node if same else If(c, t, o)
-            case Alloc(buffer, body):
-                b = walk(body)
-                new = node if b is body else Alloc(buffer, b)
-            case Mma() | Ldmatrix():
-                old = stmt_exprs(node)
-                made = [on_expr(x) for x in old]
-                new = node if all(x is y for x, y in zip(made, old, strict=True)) else node.over(made)
-        return on_stmt(new)
+        exprs, parts = stmt_exprs(node), stmt_children(node)
+        new_exprs, new_parts = [on_expr(e) for e in exprs], [walk(part) for part in parts]
+        same = all(map(is_, new_exprs, exprs)) and all(map(is_, new_parts, parts))
+        return on_stmt(node if same else _over(node, new_exprs, new_parts))
 
     return walk(stmt)
+
+
+def _over(stmt: Stmt, exprs: Sequence[LoopExpr], parts: Sequence[Stmt]) -> Stmt:
+    """A statement over others, in the order of :func:`stmt_exprs` and :func:`stmt_children`."""
+    match stmt:
+        case For(var, _, _, kind):
+            return For(var, exprs[0], parts[0], kind)
+        case Store(buffer):
+            return type(stmt)(buffer, tuple(exprs[:-1]), exprs[-1])
+        case Seq():
+            return seq(*parts)
+        case If():
+            return If(exprs[0], *parts)
+        case Alloc(buffer):
+            return Alloc(buffer, parts[0])
+        case Mma() | Ldmatrix():
+            return stmt.over(exprs)
+    return stmt
 
 
 def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:

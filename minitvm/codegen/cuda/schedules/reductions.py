@@ -30,8 +30,8 @@ from minitvm.ir.loop import (
     Select,
     Stmt,
     Store,
-    all_of,
     binary,
+    guarded,
     loop,
     map_expr,
     minimum,
@@ -183,7 +183,7 @@ def _columns(out: Output, reduce: Reduce, work: int, machine: GpuModel) -> Stmt:
             start = Store(acc, (), identity_of(reduce.kind, reduce.dtype))
             mine = loop(-(-work // down), one, name="i")
             leave = seq(Store(parts, (y, x), acc[()]), Barrier()) if down > 1 else None
-            return Alloc(acc, seq(start, mine, leave, If(all_of(asked), finish) if asked else finish))
+            return Alloc(acc, seq(start, mine, leave, guarded(asked, finish)))
 
         return Alloc(parts, in_block(down, WARP, thread)) if down > 1 else in_block(down, WARP, thread)
 

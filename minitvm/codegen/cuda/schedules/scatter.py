@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.schedules.elements import elements, in_threads
-from minitvm.codegen.cuda.schedules.sorting import Rows, too_many_or_none
+from minitvm.codegen.cuda.schedules.sorting import OfPositions, Rows
 from minitvm.codegen.loops import unflatten, with_memory
-from minitvm.codegen.problem import TEMPLATES, Choice, Template
+from minitvm.codegen.problem import TEMPLATES, Choice
 from minitvm.codegen.stages import Output
-from minitvm.ir.decision import Declined, Exactness
 from minitvm.ir.loop import (
     Barrier,
     Binary,
@@ -52,10 +51,8 @@ class Updates:
     inner: int
 
 
-class GpuScatter(Template):
+class GpuScatter(OfPositions):
     """Any dtype, shape and reduction."""
-
-    exactness = Exactness.EXACT
 
     @property
     @abstractmethod
@@ -78,9 +75,6 @@ class GpuScatter(Template):
     @abstractmethod
     def place(self, row: LoopExpr, target: LoopExpr, e: LoopExpr) -> tuple[LoopExpr, ...]:
         """The index of a result."""
-
-    def refusal(self) -> Declined | None:
-        return too_many_or_none(self.problem.inputs[0])
 
     def loops(self, choice: Choice) -> Stmt:
         assert isinstance(self.machine, GpuModel)
@@ -176,10 +170,7 @@ class GpuScatter(Template):
 class GpuScatterElements(GpuScatter):
     """Updates meet along the axis only."""
 
-    @property
-    def op(self) -> ScatterElements:
-        assert isinstance(self.problem.op, ScatterElements)
-        return self.problem.op
+    op: ScatterElements
 
     @property
     def reduction(self) -> str:
@@ -215,10 +206,7 @@ class GpuScatterElements(GpuScatter):
 class GpuScatterNd(GpuScatter):
     """Slices, any of which may meet."""
 
-    @property
-    def op(self) -> ScatterNd:
-        assert isinstance(self.problem.op, ScatterNd)
-        return self.problem.op
+    op: ScatterNd
 
     @property
     def reduction(self) -> str:

@@ -13,10 +13,10 @@ from itertools import product
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.schedules.elements import in_threads
 from minitvm.codegen.cuda.schedules.scans import Put, Scan
-from minitvm.codegen.cuda.schedules.sorting import Rows, too_many_or_none
+from minitvm.codegen.cuda.schedules.sorting import OfPositions, Rows
 from minitvm.codegen.loops import unflatten, with_memory
-from minitvm.codegen.problem import TEMPLATES, Choice, Template
-from minitvm.ir.decision import Declined, Exactness
+from minitvm.codegen.problem import TEMPLATES, Choice
+from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Barrier, Buffer, Const, If, LoopExpr, Select, Stmt, Store, const, maximum, minimum, seq
 from minitvm.ir.op import identity_of
 from minitvm.ir.ops.selection import NonZero, Unique
@@ -41,13 +41,8 @@ def place(value: LoopExpr) -> LoopExpr:
     return value.astype("int64")
 
 
-class Selecting(Template):
+class Selecting(OfPositions):
     """Results as long as the values say."""
-
-    exactness = Exactness.EXACT
-
-    def refusal(self) -> Declined | None:
-        return too_many_or_none(self.problem.inputs[0])
 
     def numbered(self, count: int, found: Callable[[LoopExpr], LoopExpr], total: Buffer, put: Put) -> Stmt:
         """``put`` for all, with how many are ``found`` before, and including, each; ``total`` will be how many are."""
@@ -86,10 +81,7 @@ class GpuNonZero(Selecting):
 class GpuUnique(Selecting):
     """Elements, or slices of a few.  Slices are numbered in order; without ``sorted`` by where they come first."""
 
-    @property
-    def op(self) -> Unique:
-        assert isinstance(self.problem.op, Unique)
-        return self.problem.op
+    op: Unique
 
     @property
     def extent(self) -> int:

@@ -28,8 +28,8 @@ from minitvm.ir.loop import (
     Select,
     Stmt,
     Store,
-    all_of,
     const,
+    guarded,
     intrin,
     loop,
     minimum,
@@ -220,8 +220,7 @@ class _Tiles:
             return seq(Store(team.keys, (y, at), key), Store(team.positions, (y, at), position))
 
         def leave(at: LoopExpr) -> Stmt:
-            stored = put(row, first + at, team.keys[y, at], team.positions[y, at])
-            return If(all_of(guards), stored) if guards else stored
+            return guarded(guards, put(row, first + at, team.keys[y, at], team.positions[y, at]))
 
         width, count32 = Buffer("width", (1,), "int32", "local"), count.astype("int32")
 
@@ -271,18 +270,26 @@ class _Team:
         return with_memory([key, own, places], seq(self.each(look), Barrier(), self.each(move), Barrier()))
 
 
-@TEMPLATES.register("cuda", Sort, ArgSort, TopK)
-class GpuSort(Template):
-    """Any dtype, shape and axis."""
+class OfPositions(Template):
+    """Elements are known by their positions, in 32 bits."""
 
     exactness = Exactness.EXACT
 
     def refusal(self) -> Declined | None:
-        return too_many_or_none(self.problem.inputs[0])
+        size = self.problem.inputs[0].size
+        if not size:
+            return Declined("there are no elements")
+        return Declined(f"positions of {size} elements need more than 32 bits") if size >= _MOST else None
+
+
+@TEMPLATES.register("cuda", Sort, ArgSort, TopK)
+class GpuSort(OfPositions):
+    """Any dtype, shape and axis."""
+
+    op: Sort | ArgSort | TopK
 
     def loops(self, choice: Choice) -> Stmt:
-        (data,), outs, op = self.problem.inputs, self.problem.outputs, self.problem.op
-        assert isinstance(op, Sort | ArgSort | TopK)
+        (data,), outs, op = self.problem.inputs, self.problem.outputs, self.op
         axis = op.axis % len(data.shape)
         others = [n for d, n in enumerate(data.shape) if d != axis]
         extent, wanted = data.shape[axis], outs[0].shape[axis]
@@ -300,10 +307,3 @@ class GpuSort(Template):
 
         rows = Rows(data.size // extent, extent, data.dtype, op.is_ascend, lambda row, k: data[at(row, k)])
         return rows.first(wanted, put)
-
-
-def too_many_or_none(data: Buffer) -> Declined | None:
-    """Why elements are not sorted in parallel."""
-    if not data.size:
-        return Declined("there are no elements")
-    return Declined(f"positions of {data.size} elements need more than 32 bits") if data.size >= _MOST else None

@@ -43,13 +43,10 @@ _0 = Const(0)
 class GpuSuppression(Selecting):
     """A block for each batch and class: its threads strike out what overlaps the box that was taken last."""
 
+    op: NonMaxSuppression
+
     def refusal(self) -> Declined | None:
         return super().refusal() or (None if self.problem.outputs[0].size else Declined("there are no boxes"))
-
-    @property
-    def op(self) -> NonMaxSuppression:
-        assert isinstance(self.problem.op, NonMaxSuppression)
-        return self.problem.op
 
     @property
     def shape(self) -> tuple[int, ...]:

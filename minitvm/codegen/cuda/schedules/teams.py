@@ -31,8 +31,8 @@ from minitvm.ir.loop import (
     Shuffle,
     Stmt,
     Store,
-    all_of,
     binary,
+    guarded,
     loop,
     map_expr,
     minimum,
@@ -148,8 +148,7 @@ class Row:
         return self._guarded(store, self.lane.equal(0)) if store.buffer in self.results else store
 
     def _guarded(self, stmt: Stmt, *more: LoopExpr) -> Stmt:
-        asked = [*self.guards, *more]
-        return If(all_of(asked), stmt) if asked else stmt
+        return guarded([*self.guards, *more], stmt)
 
     def _each(self, out: Output) -> Stmt:
         """Elements in turn."""
@@ -179,9 +178,7 @@ class Row:
                 value = substitute_vars(made.value, dict(zip(made.axes, at, strict=True)))
                 return redirect(body(at, value, v), self.kept.registers, lambda _: (i, v))
 
-            asked = [*guards, *([number < count] if count % lanes else [])]
-            stmt = in_lanes(width, lane)
-            return If(all_of(asked), stmt) if asked else stmt
+            return guarded([*guards, *([number < count] if count % lanes else [])], in_lanes(width, lane))
 
         rounds = -(-count // lanes)
         return loop(rounds, one, LoopKind.UNROLLED if rounds <= WRITTEN_OUT else LoopKind.SERIAL, "i")

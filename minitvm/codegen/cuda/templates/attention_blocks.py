@@ -21,15 +21,14 @@ from minitvm.codegen.problem import Problem, Tile
 from minitvm.ir.loop import (
     Barrier,
     Buffer,
-    If,
     Load,
     LoopExpr,
     Shuffle,
     Stmt,
     Store,
-    all_of,
     as_index,
     const,
+    guarded,
     intrin,
     loop,
     maximum,
@@ -277,12 +276,10 @@ class Block:
         a, b = self._own("a", self.rows.count), self._own("b", columns.count)
 
         def read(to: Buffer, side: Lines, element: Read, r: LoopExpr, thread: LoopExpr) -> Stmt:
-            def vector(first: LoopExpr) -> Stmt:
-                return in_lanes(
-                    side.vector, lambda lane: Store(to, (first + lane,), element(r, side.at(first + lane, thread)))
-                )
+            def one(i: LoopExpr) -> Stmt:
+                return Store(to, (i,), element(r, side.at(i, thread)))
 
-            return unrolled(side.count // side.vector, lambda c: vector(c * side.vector), "chunk")
+            return side.chunks(lambda first: in_lanes(side.vector, lambda lane: one(first + lane)))
 
         def step(r: LoopExpr) -> Stmt:
             reads = seq(read(a, self.rows, left, r, down), read(b, columns, right, r, across))
@@ -377,8 +374,7 @@ class Block:
 
             guards = [row < length] * bool(length % self.tile.rows)
             guards += [column < width] * (self.columns.count * self.tile.across != width)
-            stores = in_lanes(vector, element)
-            return If(all_of(guards), stores) if guards else stores
+            return guarded(guards, in_lanes(vector, element))
 
         def of_row(i: LoopExpr) -> Stmt:
             return unrolled(self.columns.count // vector, lambda c: store(i, c * vector), "chunk")

@@ -29,6 +29,7 @@ from minitvm.ir.loop import (
     Store,
     all_of,
     const,
+    guarded,
     intrin,
     loop,
     minimum,
@@ -276,8 +277,7 @@ class Blocks:
 
         last_row, last_column = product.left.lines, product.right.lines
         guards = [y < last_row] * bool(last_row % tile.rows) + [x < last_column] * bool(last_column % tile.columns)
-        stores = in_lanes(width, one)
-        return If(all_of(guards), stores) if guards else stores
+        return guarded(guards, in_lanes(width, one))
 
 
 # --- on tensor cores --------------------------------------------------------------------------------------------------

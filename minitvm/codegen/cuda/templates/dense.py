@@ -107,8 +107,8 @@ class GpuMatmul(GpuTemplate):
 
     @cached_property
     def product(self) -> GpuProduct:
-        (a, b), attributes, out = self.problem.inputs, self.problem.op.attributes(), Matrix.of(self.problem.output)
-        transpose_b = bool(attributes.get("transpose_b", isinstance(self.problem.op, Dense)))
+        (a, b), attributes, out = self.problem.inputs, self.op.attributes(), Matrix.of(self.problem.output)
+        transpose_b = bool(attributes.get("transpose_b", isinstance(self.op, Dense)))
         left, right = Factor.of(a, bool(attributes.get("transpose_a", False))), Factor.of(b, not transpose_b)
 
         def store(p: LoopExpr, i: LoopExpr, j: LoopExpr, value: LoopExpr) -> Stmt:
