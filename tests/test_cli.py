@@ -18,44 +18,26 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import pytest
-from click.testing import CliRunner, Result
-from onnx import TensorProto, helper, numpy_helper, parser
+from cli_runs import invoke, lines, output, refusal, small_model
+from onnx import parser
 from PIL import Image
 
 import minitvm
-from minitvm.cli import COMMANDS, cli, imported
+from minitvm.cli import COMMANDS, imported
 from minitvm.cli.common import read_npz
 from minitvm.cli.demo import as_seen
-from minitvm.errors import InputError, MiniTVMError
+from minitvm.errors import InputError
 
 SHAPE = ["--shape", "x:1x3x8x8"]
 KERNEL = "fused_nn_global_avg_pool2d"
-
-
-def _model(height: int | str = 8) -> onnx.ModelProto:
-    """Convolution, ReLU, pooling, dense; the batch is open."""
-    rng = np.random.default_rng(7)
-    shapes = {"w": (16, 3, 3, 3), "b": (16,), "fc_w": (4, 16), "fc_b": (4,)}
-    weights = [numpy_helper.from_array(rng.normal(0, 0.3, s).astype("float32"), n) for n, s in shapes.items()]
-    nodes = [
-        helper.make_node("Conv", ["x", "w", "b"], ["c"], "conv1", kernel_shape=[3, 3], pads=[1] * 4),
-        helper.make_node("Relu", ["c"], ["r"], "relu1"),
-        helper.make_node("GlobalAveragePool", ["r"], ["g"], "pool"),
-        helper.make_node("Flatten", ["g"], ["f"], "flat"),
-        helper.make_node("Gemm", ["f", "fc_w", "fc_b"], ["y"], "fc", transB=1),
-    ]
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, height, 8])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4])
-    graph = helper.make_graph(nodes, "small", [x], [y], weights)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     """``m.onnx``, ``m.mtvm`` made of it, ``x.npz`` with its input and ``bad.npz``, a text."""
     where = tmp_path_factory.mktemp("cli")
-    onnx.save(_model(), where / "m.onnx")
-    onnx.save(_model("H"), where / "open.onnx")
+    onnx.save(small_model(), where / "m.onnx")
+    onnx.save(small_model("H"), where / "open.onnx")
     minitvm.compile(where / "m.onnx", shape_dict={"x": (1, 3, 8, 8)}).save(where / "m.mtvm")
     np.savez(where / "x.npz", x=_input())
     (where / "bad.npz").write_text("not a zip file")
@@ -69,29 +51,6 @@ def in_folder(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _input() -> np.ndarray:
     return np.random.default_rng(3).normal(size=(1, 3, 8, 8)).astype("float32")
-
-
-def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, list(arguments), prog_name="minitvm")
-
-
-def output(*arguments: str) -> str:
-    """What a command prints; it must succeed, and be silent on stderr, which is not a terminal."""
-    result = invoke(*arguments)
-    assert result.exception is None, result.exception
-    assert (result.exit_code, result.stderr) == (0, "")
-    return result.stdout
-
-
-def refusal(*arguments: str) -> str:
-    """The text of the error that a command ends in."""
-    result = invoke(*arguments)
-    assert isinstance(result.exception, MiniTVMError), result.output
-    return str(result.exception)
-
-
-def lines(text: str) -> list[str]:
-    return [line.rstrip() for line in text.splitlines()]
 
 
 # --- compile, run ---

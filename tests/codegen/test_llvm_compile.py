@@ -9,8 +9,8 @@ from functools import partial
 
 import numpy as np
 import pytest
+from hand_written import packed, tiled_matmul
 from native_kernel import run_native
-from test_llvm_emit import packed, tiled_matmul
 
 import minitvm
 from minitvm import relay

@@ -2,88 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-import numpy as np
-import pytest
+from small_kernels import A, B, C, X, Y, check, matmul, refusal, scale, shifted, sums, triangle
 
 from minitvm.codegen import schedule
-from minitvm.errors import ScheduleError
-from minitvm.ir.loop import (
-    Alloc,
-    Barrier,
-    Binary,
-    Buffer,
-    Const,
-    Kernel,
-    LoopExpr,
-    LoopKind,
-    Stmt,
-    Store,
-    const,
-    intrin,
-    loop,
-    minimum,
-    seq,
-)
-from minitvm.ir.loop.interp import run_kernel
+from minitvm.ir.loop import Kernel, Store, loop
 from minitvm.ir.loop.text import print_kernel
-from minitvm.ir.loop.verify import verify_kernel
-
-A, B, C = Buffer("a", (6, 5), "float32"), Buffer("b", (5, 8), "float32"), Buffer("c", (6, 8), "float32")
-
-
-def matmul() -> Kernel:
-    def element(i: LoopExpr, j: LoopExpr) -> Stmt:
-        zero = Store(C, (i, j), const(0, "float32"))
-        update = loop(5, lambda k: Store(C, (i, j), C[i, j] + A[i, k] * B[k, j]), name="k")
-        return seq(zero, update)
-
-    return Kernel("matmul", (A, B, C), loop(6, lambda i: loop(8, lambda j: element(i, j), name="j"), name="i"))
-
-
-X, Y = Buffer("x", (6, 10), "float32"), Buffer("y", (6, 10), "float32")
-
-
-def scale() -> Kernel:
-    body = loop(6, lambda i: loop(10, lambda j: Store(Y, (i, j), X[i, j] * const(2, "float32")), name="j"), name="i")
-    return Kernel("scale", (X, Y), body)
-
-
-def prefix_sum() -> Kernel:
-    first = loop(6, lambda i: Store(Y, (i, Const(0)), X[i, 0]), name="first")
-    rest = loop(6, lambda i: loop(9, lambda j: Store(Y, (i, j + 1), Y[i, j] + X[i, j + 1]), name="j"), name="i")
-    return Kernel("prefix_sum", (X, Y), seq(first, rest))
-
-
-def shifted() -> Kernel:
-    """A temporary, then a window of three over it."""
-    t, y = Buffer("t", (6, 10), "float32"), Buffer("y", (6, 8), "float32")
-    fill = loop(6, lambda p: loop(10, lambda q: Store(t, (p, q), intrin("exp", X[p, q])), name="q"), name="p")
-    window = loop(
-        6, lambda i: loop(8, lambda j: Store(y, (i, j), t[i, j] + t[i, j + 1] + t[i, j + 2]), name="j"), name="i"
-    )
-    return Kernel("shifted", (X, y), Alloc(t, seq(fill, Barrier(), window)))
-
-
-def check(before: Kernel, after: Kernel, expected: str | None = None, exact: bool = True) -> Kernel:
-    """The same numbers, a well-formed kernel, and (where given) this text of its body."""
-    verify_kernel(after)
-    rng = np.random.default_rng(3)
-    arrays = [rng.normal(size=b.shape).astype(b.dtype) for b in before.inputs]
-    want, have = run_kernel(before, *arrays), run_kernel(after, *arrays, check_races=True)
-    for w, h in zip(want, have, strict=True):
-        np.testing.assert_allclose(h, w, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6)
-    if expected is not None:
-        assert print_kernel(after).split("\n", 1)[1] == expected
-    return after
-
-
-def refusal(step: Callable[[], Kernel]) -> str:
-    with pytest.raises(ScheduleError) as error:
-        step()
-    return str(error.value)
-
 
 # --- split, fuse, tile ----------------------------------------------------------------------------------------
 
@@ -179,12 +102,6 @@ def test_split_refusals() -> None:
     )
 
 
-def triangle() -> Kernel:
-    zero = loop(6, lambda i: loop(10, lambda j: Store(Y, (i, j), const(0, "float32")), name="j"), name="i")
-    body = loop(6, lambda r: loop(minimum(r + 1, 4), lambda s: Store(Y, (r, s), X[r, s]), name="s"), name="r")
-    return Kernel("triangle", (X, Y), seq(zero, body))
-
-
 def test_extents_that_vary_are_refused() -> None:
     expected = "triangle: the extent of loop s is not a constant"
     for step in (schedule.unroll, schedule.vectorize, lambda k, v: schedule.split(k, v, 2)):
@@ -232,18 +149,6 @@ def test_reorder() -> None:
 """)  # fmt: skip
 
 
-def sums(value: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr]) -> Kernel:
-    """``z[i] = value(z[i], ...)`` over two loops."""
-    z = Buffer("z", (6,), "float32")
-    zero = loop(6, lambda i: Store(z, (i,), const(0, "float32")), name="zero")
-    body = loop(
-        6,
-        lambda i: loop(2, lambda r: loop(5, lambda s: Store(z, (i,), value(z[i], i, r * 5 + s)), name="s"), name="r"),
-        name="i",
-    )
-    return Kernel("sums", (X, z), seq(zero, body))
-
-
 def test_reorder_of_a_sum_keeps_it_up_to_rounding() -> None:
     total = sums(lambda z, i, k: z + X[i, k])
     swapped = check(total, schedule.reorder(total, "s", "r"), exact=False)
@@ -263,196 +168,6 @@ def test_reorder_that_changes_results_is_refused() -> None:
 def test_reorder_refuses_imperfect_nests() -> None:
     assert refusal(lambda: schedule.reorder(matmul(), "k", "j")).startswith(
         "matmul: loop k is not perfectly nested in loop j"
-    )
-
-
-# --- kinds ----------------------------------------------------------------------------------------------------
-
-
-def test_kinds() -> None:
-    kernel = schedule.vectorize(schedule.parallel(schedule.split(scale(), "j", 5), "i"), "j_inner")
-    check(scale(), schedule.unroll(kernel, "j_outer"), """\
-  parallel i in 6:
-    unrolled j_outer in 2:
-      vectorized j_inner in 5:
-        y[i, j_outer * 5 + j_inner] = x[i, j_outer * 5 + j_inner] * 2f
-""")  # fmt: skip
-
-
-def test_lanes_around_loops_that_they_share() -> None:
-    check(matmul(), schedule.vectorize(schedule.split(schedule.cache_write(matmul(), C, "j"), "j", 8), "j_inner"), """\
-  for i in 6:
-    for j_outer in 1:
-      alloc c_local: float32[1, 1, 8] local:
-        vectorized j_inner in 8:
-          c_local[0, 0, j_inner] = 0f
-        for k in 5:
-          vectorized j_inner in 8:
-            c_local[0, 0, j_inner] = c_local[0, 0, j_inner] + a[i, k] * b[k, j_outer * 8 + j_inner]
-        for u in 1:
-          for v in 1:
-            vectorized j_inner in 8:
-              c[i + u, j_outer * 8 + j_inner + v] = c_local[u, v, j_inner]
-""")  # fmt: skip
-
-
-def test_rows_jammed_around_lanes() -> None:
-    kernel = schedule.cache_write(matmul(), C, "j")
-    kernel = schedule.vectorize(schedule.split(kernel, "j", 8), "j_inner")
-    check(matmul(), schedule.jam(schedule.split(kernel, "i", 3), "i_inner"), """\
-  for i_outer in 2:
-    for j_outer in 1:
-      alloc c_local: float32[3, 1, 1, 8] local:
-        unrolled i_inner in 3:
-          vectorized j_inner in 8:
-            c_local[i_inner, 0, 0, j_inner] = 0f
-        for k in 5:
-          unrolled i_inner in 3:
-            vectorized j_inner in 8:
-              c_local[i_inner, 0, 0, j_inner] = c_local[i_inner, 0, 0, j_inner] + a[i_outer * 3 + i_inner, k] * B
-        for u in 1:
-          for v in 1:
-            unrolled i_inner in 3:
-              vectorized j_inner in 8:
-                c[i_outer * 3 + i_inner + u, j_outer * 8 + j_inner + v] = c_local[i_inner, u, v, j_inner]
-""".replace("B\n", "b[k, j_outer * 8 + j_inner]\n"))  # fmt: skip
-
-
-def test_jam_refusals() -> None:
-    assert "reduction into c" in refusal(lambda: schedule.jam(matmul(), "k"))
-    assert refusal(lambda: schedule.jam(triangle(), "r")).startswith("triangle: loops inside loop r vary with it")
-
-
-def test_lanes_of_what_each_one_asks() -> None:
-    guarded = schedule.split(scale(), "j", 4)
-    check(scale(), schedule.vectorize(guarded, "j_inner"))
-    check(scale(), schedule.vectorize(guarded, "j_outer"))
-    for kernel, name in ((schedule.split(matmul(), "j", 3), "j_inner"), (triangle(), "r")):
-        said = refusal(lambda kernel=kernel, name=name: schedule.vectorize(kernel, name))
-        assert f"loops inside loop {name} vary with it" in said
-
-
-def row_sums(first: LoopExpr, op: str = "add") -> Kernel:
-    """Each row's sum, kept in an accumulator that begins with ``first``."""
-    z, t = Buffer("z", (6,), "float32"), Buffer("t", (), "float32", "local")
-
-    def row(i: LoopExpr) -> Stmt:
-        update = loop(10, lambda k: Store(t, (), Binary(op, t[()], X[i, k])), name="k")
-        return Alloc(t, seq(Store(t, (), first), update, Store(z, (i,), t[()])))
-
-    return Kernel("row_sums", (X, z), loop(6, row, name="i"))
-
-
-def test_rfactor_sums_in_lanes() -> None:
-    total = row_sums(const(0, "float32"))
-    check(total, schedule.rfactor(total, "k", 4), """\
-  for i in 6:
-    alloc t: float32[4] local:
-      vectorized lane in 4:
-        t[lane] = 0f
-      for k_outer in 2:
-        vectorized k_inner in 4:
-          t[k_inner] = t[k_inner] + x[i, k_outer * 4 + k_inner]
-      vectorized k_tail in 2:
-        t[k_tail] = t[k_tail] + x[i, k_tail + 8]
-      vectorized lane in 2:
-        t[lane] = t[lane] + t[lane + 2]
-      t[0] = t[0] + t[1]
-      z[i] = t[0]
-""", exact=False)  # fmt: skip
-
-
-@pytest.mark.parametrize("width", [1, 3, 7, 10, 16])
-@pytest.mark.parametrize(("op", "first"), [("add", 0.0), ("mul", 1.0), ("max", -np.inf), ("min", np.inf)])
-def test_rfactor_of_any_width(op: str, first: float, width: int) -> None:
-    total = row_sums(const(first, "float32"), op)
-    check(total, schedule.rfactor(total, "k", width), exact=False)
-
-
-def test_rfactor_refusals() -> None:
-    alone = (
-        "row_sums: t is not memory for loop k alone, set before it to what changes no result\n"
-        "  = hint: cache_write gives a loop an accumulator of its own"
-    )
-    assert refusal(lambda: schedule.rfactor(row_sums(const(1, "float32")), "k", 4)) == alone
-    assert refusal(lambda: schedule.rfactor(matmul(), "k", 4)) == alone.replace("row_sums: t", "matmul: c")
-    around = Kernel("row_sums", (X, Y), Alloc(T, loop(6, lambda i: rows_in_place(i), name="i")))
-    assert refusal(lambda: schedule.rfactor(around, "k", 4)) == alone
-    assert refusal(lambda: schedule.rfactor(scale(), "j", 4)) == (
-        "scale: loop j is no reduction: it has to hold one update, t = t + x"
-    )
-
-
-T = Buffer("t", (), "float32", "local")
-
-
-def rows_in_place(i: LoopExpr) -> Stmt:
-    """The accumulator lives around all rows."""
-    update = loop(10, lambda k: Store(T, (), T[()] + X[i, k]), name="k")
-    return seq(Store(T, (), const(0, "float32")), update, loop(10, lambda j: Store(Y, (i, j), T[()]), name="j"))
-
-
-def test_bind() -> None:
-    kernel = schedule.bind(schedule.bind(scale(), "i", LoopKind.BLOCK_X), "j", LoopKind.THREAD_X)
-    check(scale(), kernel, """\
-  blockIdx.x i in 6:
-    threadIdx.x j in 10:
-      y[i, j] = x[i, j] * 2f
-""")  # fmt: skip
-
-
-@pytest.mark.parametrize("step", [schedule.vectorize, lambda k, v: schedule.bind(k, v, LoopKind.THREAD_X)])
-def test_reduction_side_by_side_is_refused(step: Callable[[Kernel, str], Kernel]) -> None:
-    assert refusal(lambda: step(matmul(), "k")) == (
-        "matmul: loop k is a reduction into c: its iterations cannot run side by side"
-    )
-
-
-def test_parallel_refusals() -> None:
-    total = sums(lambda z, i, k: z + X[i, k])
-    outside = schedule.reorder(total, "r", "i", "s")
-    assert refusal(lambda: schedule.parallel(outside, "r")) == (
-        "sums: loop r is a reduction into z: its iterations cannot run side by side"
-    )
-    assert refusal(lambda: schedule.parallel(scale(), "j")) == (
-        "scale: loop j is inside loop i\n  = hint: only outermost loops can be parallel; reorder first"
-    )
-
-
-def test_dependence_between_iterations_is_refused() -> None:
-    assert refusal(lambda: schedule.vectorize(prefix_sum(), "j")) == (
-        "prefix_sum: iterations of loop j depend on each other through y"
-    )
-    check(prefix_sum(), schedule.parallel(prefix_sum(), "i"))  # rows do not meet
-
-
-def test_halving_in_lanes_is_free_of_dependences() -> None:
-    t, z = Buffer("t", (8,), "float32", "local"), Buffer("z", (), "float32")
-    fill = loop(8, lambda k: Store(t, (k,), X[0, k]), name="fill")
-    fold = loop(4, lambda k: Store(t, (k,), t[k] + t[k + 4]), name="fold")
-    kernel = Kernel("halve", (X, z), Alloc(t, seq(fill, fold, Store(z, (), t[0] + t[1] + t[2] + t[3]))))
-    check(kernel, schedule.vectorize(kernel, "fold"))
-    overlap = loop(5, lambda k: Store(t, (k,), t[k] + t[k + 3]), name="fold")
-    touching = Kernel("halve", (X, z), Alloc(t, seq(fill, overlap, Store(z, (), t[0]))))
-    assert refusal(lambda: schedule.vectorize(touching, "fold")) == (
-        "halve: iterations of loop fold depend on each other through t"
-    )
-
-
-def test_kind_refusals() -> None:
-    assert refusal(lambda: schedule.vectorize(schedule.vectorize(scale(), "j"), "i")) == (
-        "scale: loops inside loop i vary with it, or are lanes themselves\n"
-        "  = hint: only what all lanes do alike can be vectorized; reorder first"
-    )
-    assert refusal(lambda: schedule.unroll(schedule.vectorize(scale(), "j"), "j")) == (
-        "scale: loop j is vectorized already"
-    )
-    assert refusal(lambda: schedule.bind(scale(), "i", LoopKind.PARALLEL)) == (
-        "a loop is bound to a block or a thread, not to parallel"
-    )
-    bound = schedule.bind(scale(), "i", LoopKind.BLOCK_X)
-    assert refusal(lambda: schedule.bind(bound, "j", LoopKind.BLOCK_X)) == (
-        "scale: blockIdx.x is bound to loop i already"
     )
 
 
