@@ -2,15 +2,14 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache, partial
+from functools import cache, partial
 from graphlib import CycleError, TopologicalSorter
-from typing import Any
 
 import onnx
 
 from minitvm.errors import FrontendError, UnsupportedOperatorError
 from minitvm.frontend.onnx.model import describe_value
-from minitvm.frontend.onnx.node import OnnxNode, kind_of, normal_domain, place_of, schema_of
+from minitvm.frontend.onnx.node import OnnxNode, at, kind_of, normal_domain, place_of, schema_of
 from minitvm.frontend.onnx.types import NUMPY_NAMES, dtype_name
 from minitvm.ir.node import Expr
 from minitvm.ir.types import DTYPES, STRING, TensorType
@@ -103,7 +102,7 @@ def _names(graph: onnx.GraphProto) -> Iterator[str]:
 
 def check_against_schema(node: onnx.NodeProto, opset: int) -> None:
     """What ONNX says about the operator: how many inputs and outputs, and which attributes."""
-    schema = schema_of(node.op_type, opset, normal_domain(node.domain))
+    schema = schema_of(node, opset)
     if schema is None:
         return
     given, most = len(node.input), schema.max_input
@@ -125,11 +124,11 @@ def check_against_schema(node: onnx.NodeProto, opset: int) -> None:
 
 def check_dtypes(node: OnnxNode) -> None:
     """Inputs are of element types that ONNX allows for the operator at this opset."""
-    allowed = _allowed_dtypes(node.op_type, node.opset, normal_domain(node.proto.domain))
-    for position, value in enumerate(node.inputs if allowed else ()):
+    takes = node.schema.inputs if node.schema is not None else ()
+    for position, value in enumerate(node.inputs if takes else ()):
         if value is None or not isinstance(value.type, TensorType):
             continue
-        known = allowed[min(position, len(allowed) - 1)]
+        known = _dtypes_of(*at(takes, position).types)
         if value.dtype not in known:
             raise node.fail(
                 f"input {position} is {value.dtype}; opset {node.opset} allows {', '.join(sorted(known)) or 'none'}",
@@ -138,24 +137,19 @@ def check_dtypes(node: OnnxNode) -> None:
     _check_type_variables(node)
 
 
-@lru_cache(maxsize=4096)
-def _allowed_dtypes(op_type: str, opset: int, domain: str) -> tuple[frozenset[str], ...]:
-    """The dtypes of each input, of those that minitvm has; the last goes for all further ones.  Empty: unknown."""
-    schema = schema_of(op_type, opset, domain)
-    return tuple(_dtypes_of(parameter) for parameter in schema.inputs) if schema is not None else ()
-
-
-def _dtypes_of(parameter: Any) -> frozenset[str]:
-    names = {t.removeprefix("tensor(").removesuffix(")") for t in parameter.types}
+@cache
+def _dtypes_of(*types: str) -> frozenset[str]:
+    """The dtypes that minitvm has of those that a parameter may be of."""
+    names = {t.removeprefix("tensor(").removesuffix(")") for t in types}
     return frozenset({NUMPY_NAMES.get(name, name) for name in names} & {*DTYPES, STRING})
 
 
 def _check_type_variables(node: OnnxNode) -> None:
     """Inputs that share a type variable of the operator are of one dtype."""
-    schema = schema_of(node.op_type, node.opset, normal_domain(node.proto.domain))
+    takes = node.schema.inputs if node.schema is not None else ()
     bound: dict[str, tuple[int, str]] = {}
-    for position, value in enumerate(node.inputs if schema is not None and schema.inputs else ()):
-        parameter = schema.inputs[min(position, len(schema.inputs) - 1)]
+    for position, value in enumerate(node.inputs if takes else ()):
+        parameter = at(takes, position)
         if value is None or not isinstance(value.type, TensorType) or not parameter.is_homogeneous:
             continue
         first, dtype = bound.setdefault(parameter.type_str, (position, value.dtype))

@@ -28,7 +28,7 @@ OPEN = frozenset({"STFT"})
 
 def is_foreign(node: onnx.NodeProto, domain: str, opset: int) -> bool:
     """Whether onnx's reference evaluator has the operator, over tensors alone."""
-    schema = schema_of(node.op_type, opset, domain)
+    schema = schema_of(node, opset)
     if schema is None or schema.deprecated:
         return False
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
@@ -135,12 +135,11 @@ def _drawn(proto: onnx.NodeProto) -> onnx.NodeProto:
 
 
 def _result_types(node: OnnxNode, proto: onnx.NodeProto, inputs: dict[str, Expr]) -> dict[str, Any]:
-    schema = schema_of(node.op_type, node.opset, proto.domain)
     data = {n: onnx.numpy_helper.from_array(v.value) for n, v in inputs.items() if isinstance(v, Constant)}
     imports = [onnx.helper.make_opsetid(proto.domain, node.opset)]
     types = {name: proto_of_type(value.type) for name, value in inputs.items()}
     try:
-        found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(schema, proto, types, data, None, imports)
+        found: dict[str, Any] = onnx.shape_inference.infer_node_outputs(node.schema, proto, types, data, None, imports)
     except Exception as error:  # what onnx's inference and checker make of damaged nodes is no short list
         raise node.fail(f"ONNX refuses its inputs: {error}") from error
     return found

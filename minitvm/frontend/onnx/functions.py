@@ -9,13 +9,9 @@ from minitvm.frontend.onnx.node import OnnxNode, normal_domain, schema_of
 from minitvm.frontend.onnx.types import proto_of_type
 
 
-def _schema(node: onnx.NodeProto, opset: int) -> Any:
-    return schema_of(node.op_type, opset, normal_domain(node.domain))
-
-
 def has_definition(node: onnx.NodeProto, opset: int, is_supported: Callable[[onnx.NodeProto, int], bool]) -> bool:
     """True where ONNX defines the operator by supported ones.  A definition that depends on the types counts."""
-    schema = _schema(node, opset)
+    schema = schema_of(node, opset)
     if schema is None:
         return False
     if not schema.has_function:
@@ -37,7 +33,7 @@ def _fixed_definition(schema: Any, opset: int) -> onnx.FunctionProto:
 
 def definition_of(node: OnnxNode) -> onnx.FunctionProto:
     """The operator's definition, with the node's attributes filled in."""
-    schema = _schema(node.proto, node.opset)
+    schema = node.schema
     if schema.has_function:
         body = _fixed_definition(schema, node.opset)
     else:

@@ -49,15 +49,24 @@ _LARGEST_VERSION = 2**31 - 1
 """What ``onnx.defs`` takes; the file's field is wider."""
 
 
-@lru_cache(maxsize=4096)
-def schema_of(op_type: str, opset: int, domain: str) -> Any:
+def schema_of(node: onnx.NodeProto, opset: int) -> Any:
     """The operator's ``onnx.defs.OpSchema`` at that opset; ``None`` where ONNX does not define it."""
+    return _schema(node.op_type, opset, normal_domain(node.domain))
+
+
+@lru_cache(maxsize=4096)
+def _schema(op_type: str, opset: int, domain: str) -> Any:
     newest = onnx.defs.onnx_opset_version()
     version = min(opset, newest if domain == "" else _LARGEST_VERSION)
     try:
         return onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
+
+
+def at(parameters: Sequence[Any], index: int) -> Any:
+    """What a schema says of an input or result: the last goes for all further ones; ``None`` where it says nothing."""
+    return parameters[min(index, len(parameters) - 1)] if parameters else None
 
 
 class OnnxNode:
@@ -85,6 +94,11 @@ class OnnxNode:
     @property
     def op_type(self) -> str:
         return str(self.proto.op_type)
+
+    @property
+    def schema(self) -> Any:
+        """What ONNX says of the operator; ``None`` where it does not define it."""
+        return schema_of(self.proto, self.opset)
 
     def __getitem__(self, index: int) -> Expr:
         found = self.get(index)
@@ -116,8 +130,7 @@ class OnnxNode:
         return name in self._attributes
 
     def _default(self, name: str) -> Any:
-        schema = schema_of(self.proto.op_type, self.opset, "" if self.proto.domain == "ai.onnx" else self.proto.domain)
-        declared = schema.attributes.get(name) if schema is not None else None
+        declared = self.schema.attributes.get(name) if self.schema is not None else None
         if declared is None or declared.default_value.type == onnx.AttributeProto.UNDEFINED:
             return None
         return declared.default_value

@@ -3,10 +3,10 @@
 Results are rounded once for each node, whatever its builder makes of it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from minitvm.frontend.onnx.node import OnnxNode, cast, normal_domain, schema_of
+from minitvm.frontend.onnx.node import OnnxNode, at, cast
 from minitvm.ir.dtypes import STORED, is_float
 from minitvm.ir.expr import Expr
 from minitvm.ir.types import TensorType
@@ -25,15 +25,14 @@ Results = list[Expr | None]
 
 def with_float32(node: OnnxNode, build: Callable[[], Results]) -> Results:
     """What ``build`` makes of the node, over float32 in place of the stored floats that it computes with."""
-    schema = schema_of(node.op_type, node.opset, normal_domain(node.proto.domain))
-    given, takes = node.inputs, schema.inputs if schema is not None else ()
-    widened = {i: x.dtype for i, x in enumerate(given) if x is not None and _is_widened(node, x, _at(takes, i))}
+    takes, returns = (node.schema.inputs, node.schema.outputs) if node.schema is not None else ((), ())
+    given = node.inputs
+    widened = {i: x.dtype for i, x in enumerate(given) if x is not None and _is_widened(node, x, at(takes, i))}
     if not widened:
         return build()
     node.inputs = [cast(x, "float32") if x is not None and i in widened else x for i, x in enumerate(given)]
-    narrow = {_type_variable(_at(takes, i)): dtype for i, dtype in widened.items()}
-    returns = schema.outputs if schema is not None else ()
-    return [_narrowed(x, narrow.get(_type_variable(_at(returns, i)))) for i, x in enumerate(build())]
+    narrow = {_type_variable(at(takes, i)): dtype for i, dtype in widened.items()}
+    return [_narrowed(x, narrow.get(_type_variable(at(returns, i)))) for i, x in enumerate(build())]
 
 
 def _is_widened(node: OnnxNode, value: Expr, parameter: Any) -> bool:
@@ -47,11 +46,6 @@ def _is_widened(node: OnnxNode, value: Expr, parameter: Any) -> bool:
     if node.op_type in _COMPUTE or node.attr("reduction", "none") != "none":
         return True
     return node.op_type not in _CONVERT and not {"tensor(string)", "tensor(float8e4m3fn)"} & set(parameter.types)
-
-
-def _at(parameters: Sequence[Any], index: int) -> Any:
-    """The last one goes for all further ones; ``None`` where ONNX says nothing."""
-    return parameters[min(index, len(parameters) - 1)] if parameters else None
 
 
 def _type_variable(parameter: Any) -> str:
