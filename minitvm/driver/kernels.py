@@ -7,7 +7,6 @@ import os
 import pathlib
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -64,8 +63,8 @@ class KernelCode:
 class Timings:
     """Seconds by stage, summed over threads."""
 
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
+    def __init__(self, seconds: dict[str, float] | None = None) -> None:
+        self.seconds = {} if seconds is None else seconds
         self._lock = threading.Lock()
 
     @contextmanager
@@ -75,7 +74,7 @@ class Timings:
             yield
         finally:
             with self._lock:
-                self.seconds[name] += time.perf_counter() - start
+                self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 class KernelCompiler:

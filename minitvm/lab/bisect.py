@@ -18,6 +18,7 @@ from minitvm.lab.check_passes import PassProof, Pipeline, named, proof_of
 from minitvm.lab.check_result import Finding
 from minitvm.lab.minify import minify
 from minitvm.passes.compare import Draw, close, flatten
+from minitvm.passes.instrument import arguments_for
 from minitvm.passes.rule import Application, applications
 
 # --- passes ---------------------------------------------------------------------------------------------------
@@ -126,9 +127,8 @@ def passes_are_right(module: Module, optimized: Module, proof: ModelProof) -> bo
     if not proof.inputs:
         return True
     try:
-        names = {p.name: v for p, v in zip(module.main.params, proof.inputs, strict=True)}
-        found = flatten(evaluate(optimized, *(names[p.name] for p in optimized.main.params)))
-        expected = flatten(evaluate(module, *proof.inputs))
-    except (MiniTVMError, KeyError):
+        given = arguments_for(module.main, optimized.main, proof.inputs)
+        found, expected = flatten(evaluate(optimized, *given)), flatten(evaluate(module, *proof.inputs))
+    except MiniTVMError:
         return False
     return all(map(close, found, expected))

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import importlib
 import pathlib
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -23,7 +21,7 @@ import numpy as np
 from minitvm import config
 from minitvm.codegen.backend import Backend
 from minitvm.driver.compile import backend_for, run_passes
-from minitvm.driver.kernels import KernelCompiler
+from minitvm.driver.kernels import KernelCompiler, Timings
 from minitvm.driver.program import read_program
 from minitvm.errors import ConfigError, MiniTVMError, TargetError
 from minitvm.frontend import from_onnx
@@ -43,6 +41,7 @@ from minitvm.lab.check_result import Checked, Finding, Outcome
 from minitvm.lab.user_files import names_of
 from minitvm.passes import InferType, Pass, PassContext, Rule, RulePass, Sequential, default_pipeline, rule_pass
 from minitvm.passes.compare import Comparison, Draw, Results
+from minitvm.passes.instrument import arguments_for
 from minitvm.passes.manager import closest
 from minitvm.passes.pipeline import Plan
 from minitvm.passes.redundancy import bind_params
@@ -158,6 +157,7 @@ class Checking:
         self.backend: Backend = backend_for(setting.target, setting.threads)
         self.compiler = KernelCompiler(self.backend, KernelCache(config.cache_dir()))
         self.checked = Checked(f"{len(module.main.params)} inputs, target {setting.target}, {setting}")
+        self._timed = Timings(self.checked.seconds).stage
         self.known: dict[Draw, Results] = {}
         self._guilty: set[str] = set()
         self._optimized: dict[int, Module | None] = {}
@@ -188,7 +188,7 @@ class Checking:
             proof = source.prove(self.module)
         self.known.update(proof.expected)
         if not proof.difference:
-            self.checked.add("import", what, Outcome.AGREES if proof.agreed else Outcome.OPEN, str(proof))
+            self.checked.agrees("import", what, proof)
             return
         other = second_opinion(source.oracle)
         if other and not (second := replace(source, oracle=other).prove(self.module)).difference and second.agreed:
@@ -196,7 +196,7 @@ class Checking:
             self.checked.add("import", what, Outcome.OPEN, said)
             return
         excused = self._excuse(proof)
-        self.checked.add("import", what, Outcome.ILL if excused else Outcome.DIFFERS, excused or proof.difference)
+        self.checked.differs("import", what, proof.difference, excused)
         if not excused:
             with self._timed("reduction"):
                 self.checked.findings.append(source.finding(self.module, proof))
@@ -275,11 +275,10 @@ class Checking:
         name = named(proof.place)
         if proof.error is None:
             assert proof.found is not None
-            outcome = Outcome.AGREES if proof.found.agreed else Outcome.OPEN
-            self.checked.add(part, name, outcome, str(proof.found))
+            self.checked.agrees(part, name, proof.found)
             return
         excused = self._is_rounding(proof)
-        self.checked.add(part, name, Outcome.ILL if excused else Outcome.DIFFERS, excused or proof.error.message)
+        self.checked.differs(part, name, proof.error.message, excused)
         if not excused and self._is_new(name):
             with self._timed("reduction"):
                 finding = bisect.finding_of_pass(pipeline, proof, self.reduction)
@@ -288,8 +287,7 @@ class Checking:
     def _is_rounding(self, proof: PassProof) -> str:
         if proof.found is None or proof.after is None or not proof.found.inputs:
             return ""
-        names = dict(zip((p.name for p in proof.before.main.params), proof.found.inputs, strict=True))
-        given = [names[p.name] for p in proof.after.main.params if p.name in names]
+        given = arguments_for(proof.before.main, proof.after.main, proof.found.inputs)
         return same_in_double(proof.before.main, proof.after.main, proof.found.inputs, given)
 
     def kernels(self) -> None:
@@ -316,10 +314,9 @@ class Checking:
             self.checked.add("kernels", symbol, Outcome.OPEN, proof.reason)
         elif not proof.is_wrong:
             assert proof.found is not None
-            outcome = Outcome.AGREES if proof.found.agreed else Outcome.OPEN
-            self.checked.add("kernels", symbol, outcome, str(proof.found))
+            self.checked.agrees("kernels", symbol, proof.found)
         else:
-            self.checked.add("kernels", symbol, Outcome.DIFFERS, f"on {proof.threads} thread(s): {proof.error}")
+            self.checked.differs("kernels", symbol, f"on {proof.threads} thread(s): {proof.error}")
             if self._is_new(f"kernel {symbol}"):
                 with self._timed("reduction"):
                     finding = bisect.finding_of_kernel(proof, self.compiler, self.reduction)
@@ -334,18 +331,17 @@ class Checking:
         except TargetError:
             raise
         except MiniTVMError as error:
-            self.checked.add(part, str(setting), Outcome.DIFFERS, f"it cannot be compiled: {error.message}")
+            self.checked.differs(part, str(setting), f"it cannot be compiled: {error.message}")
             return
         shared = overlaps(proof.library.artifact.graph, proof.library.artifact.plan)
         if shared and not proof.error:
             proof.error = shared[0]
         if not proof.error:
             assert proof.found is not None
-            outcome = Outcome.AGREES if proof.found.agreed else Outcome.OPEN
-            self.checked.add(part, str(setting), outcome, str(proof.found))
+            self.checked.agrees(part, str(setting), proof.found)
             return
         excused = self._excuse(proof.found)
-        self.checked.add(part, str(setting), Outcome.ILL if excused else Outcome.DIFFERS, excused or proof.error)
+        self.checked.differs(part, str(setting), proof.error, excused)
         if not excused:
             self._trace(proof, setting, part)
 
@@ -384,12 +380,3 @@ class Checking:
     def write(self, output: str | pathlib.Path | None) -> None:
         for number, finding in enumerate(self.checked.findings if output else (), 1):
             finding.path = write(finding, pathlib.Path(str(output)), number)
-
-    @contextmanager
-    def _timed(self, part: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            seconds = self.checked.seconds
-            seconds[part] = seconds.get(part, 0.0) + time.perf_counter() - start

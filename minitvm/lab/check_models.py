@@ -13,7 +13,7 @@ from minitvm.errors import MiniTVMError, TargetError
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Function, Module
 from minitvm.lab.check_kernels import with_team
-from minitvm.passes.compare import DRAWS, RTOL, Comparison, Draw, Results, close, compare, difference, flatten
+from minitvm.passes.compare import DRAWS, Comparison, Draw, Results, compare, first_difference, flatten
 from minitvm.passes.pipeline import Plan
 from minitvm.runtime import graph as runtime_graph
 from minitvm.runtime.graph import Graph, round_up
@@ -170,14 +170,8 @@ def _bytes(value: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(value).view(np.uint8).reshape(-1) if value.size else value
 
 
-def _wrong_kernel(
-    groups: dict[str, Function], symbol: str, given: Sequence[np.ndarray], found: Sequence[np.ndarray]
-) -> str:
+def _wrong_kernel(groups: dict[str, Function], symbol: str, given: list[np.ndarray], found: list[np.ndarray]) -> str:
     group = groups.get(symbol)
     if group is None or len(group.params) != len(given):
         return ""
-    expected = flatten(evaluate(group, *given))
-    for position, (have, want) in enumerate(zip(found, expected, strict=True)):
-        if not close(have, want, RTOL):
-            return f"result {position}: {difference(have, want)}"
-    return ""
+    return first_difference(found, flatten(evaluate(group, *given)))

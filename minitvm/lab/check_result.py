@@ -9,6 +9,7 @@ from enum import Enum
 
 from minitvm.ir.expr import Module
 from minitvm.lab.minify import size
+from minitvm.passes.compare import Comparison
 
 
 class Outcome(str, Enum):
@@ -85,6 +86,14 @@ class Checked:
 
     def add(self, part: str, what: str, outcome: Outcome, said: str) -> None:
         self.compared.append(Compared(part, what, outcome, said))
+
+    def agrees(self, part: str, what: str, found: Comparison) -> None:
+        """Nothing differs, as far as anything was compared."""
+        self.add(part, what, Outcome.AGREES if found.agreed else Outcome.OPEN, str(found))
+
+    def differs(self, part: str, what: str, message: str, excuse: str = "") -> None:
+        """``excuse``: why it is roundings that decide."""
+        self.add(part, what, Outcome.ILL if excuse else Outcome.DIFFERS, excuse or message)
 
     def __str__(self) -> str:
         return "\n".join([self._headline(), *self._by_part(), *self._said(), *self._found()])

@@ -20,7 +20,7 @@ from minitvm.driver import backend_for
 from minitvm.driver.compile import pipeline_for
 from minitvm.errors import ConfigError, MiniTVMError, listing
 from minitvm.lab.subject import Subject
-from minitvm.passes.compare import close, difference, flatten
+from minitvm.passes.compare import first_difference, flatten
 from minitvm.passes.manager import Pass, PassContext
 from minitvm.passes.pipeline import Plan, Sequential
 from minitvm.runtime.executor import GraphModule
@@ -171,16 +171,9 @@ def tried(
 def _trial(way: str, module: GraphModule, results: list[np.ndarray], first: list[np.ndarray] | None) -> Trial:
     artifact = module.instance.artifact
     figures = [artifact.metadata[node.func] for node in artifact.graph.nodes if node.is_kernel]
-    said = "the first" if first is None else _beside(results, first)
+    said = "the first" if first is None else first_difference(results, first) or "equal"
     nbytes, memory = sum(f["bytes"] for f in figures), int(artifact.plan.nbytes)
     return Trial(way, len(figures), int(nbytes), memory, artifact.work_seconds, results=said)
-
-
-def _beside(results: list[np.ndarray], first: list[np.ndarray]) -> str:
-    for position, (have, want) in enumerate(zip(results, first, strict=True)):
-        if not close(have, want):
-            return f"result {position}: {difference(have, want)}"
-    return "equal"
 
 
 def _timed(found: dict[str, Trial], modules: dict[str, GraphModule], rounds: int) -> list[Trial]:

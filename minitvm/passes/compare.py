@@ -329,6 +329,12 @@ def close(
     return bool(np.all(near if where is None else near | ~where))
 
 
+def first_difference(found: Results, expected: Results) -> str:
+    """The first result that differs, and how; empty where none does."""
+    pairs = enumerate(zip(found, expected, strict=True))
+    return next((f"result {i}: {difference(have, want)}" for i, (have, want) in pairs if not close(have, want)), "")
+
+
 def difference(have: np.ndarray, want: np.ndarray, where: np.ndarray | None = None) -> str:
     """Where two arrays differ most, in words."""
     if have.shape != want.shape or have.dtype != want.dtype:

@@ -282,7 +282,7 @@ def compare_numbers(
     known = WeakKeyDictionary() if known is None else known
 
     def run(inputs: list[Any]) -> Any:
-        given = _arguments_for(before.main, after.main, inputs, what)
+        given = arguments_for(before.main, after.main, inputs, what)
         try:
             return evaluate(after, *given)
         except MiniTVMError as error:
@@ -292,7 +292,7 @@ def compare_numbers(
     found = compare(before.main, run, rtol, seed, draws, known.get(before.main), after.main)
     known[after.main] = found.results
     if found.difference:
-        given = _arguments_for(before.main, after.main, found.inputs, what)
+        given = arguments_for(before.main, after.main, found.inputs, what)
         error = NumbersDiffer(
             f"{what} changed {found.difference}",
             where=_first_difference(before.main, after.main, found.inputs, given, rtol),
@@ -303,7 +303,7 @@ def compare_numbers(
     return found
 
 
-def _arguments_for(before: Function, after: Function, inputs: list[Any], what: str) -> list[Any]:
+def arguments_for(before: Function, after: Function, inputs: list[Any], what: str = "it") -> list[Any]:
     """The same inputs for ``after``: by name, since a pass may bind parameters."""
     by_name = {p.name: value for p, value in zip(before.params, inputs, strict=True)}
     missing = [p.name for p in after.params if p.name not in by_name]
