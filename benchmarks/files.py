@@ -26,9 +26,9 @@ STAGES = ("import", "passes", "code", "build and run")
 
 
 def conv_norm_relu(channels: int = 16, size: int = 14) -> onnx.ModelProto:
-    """3x3 convolution, batch norm, rectifier: one kernel after fusion."""
+    """3x3 convolution to channels in no blocks, batch norm, rectifier: one kernel after fusion."""
     g = Graph()
-    x = g.node("Relu", [g.norm(g.conv("data", channels, 2 * channels, 3), 2 * channels)])
+    x = g.node("Relu", [g.norm(g.conv("data", channels, channels + 2, 3), channels + 2)])
     return g.model(x, (1, channels, size, size))
 
 

@@ -136,26 +136,8 @@ def _check_host(host: str | Target | None) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Planes:
-    """What a convolution multiplies in plain layouts: ``count`` times all ``pixels`` of a plane, ``vectors`` of
-    ``lanes``."""
-
-    count: int
-    pixels: int
-    vectors: int
-    lanes: int
-    depthwise: bool
-
-
-_STEP = 0.5
-"""Cycles of a vector's multiply-add."""
-_UNSHARED = 1.7
-"""Cycles more of a multiply-add whose pixels no other channel reads: each loads its own, between two cache lines."""
-MOVE = 1.25
+MOVE = 0.5
 """Cycles that an element costs which is moved from one layout to another."""
-_MOVE_NEAR = 0.5
-"""The same of a depthwise convolution in the caches, whose padded image would be copied otherwise."""
 
 
 class Level(NamedTuple):
@@ -241,17 +223,17 @@ class MachineModel:
         sizes = (self.l1_bytes * threads, self.l2_bytes * threads, self.l3_bytes, math.inf)
         return tuple(map(Level, ("L1", "L2", "L3", "memory"), sizes, rates))
 
+    def lines_kept(self, apart: int) -> int:
+        """Of cache lines so many bytes apart, how many the first-level cache holds."""
+        return WAY_BYTES // math.gcd(apart, WAY_BYTES) * self.l1_ways
+
     def cycles(self, flops: float, dtype: str) -> float:
         """Of a core that does so many operations a vector at a time, multiplied and added without a stop."""
         return flops / (2 * self.lanes(dtype))
 
-    def pays_to_move(self, planes: Planes, elements: int) -> bool:
-        """Whether a convolution of plain layouts, where lanes are pixels, gains more from others than moving so many
-        elements costs."""
-        wasted = (planes.vectors - planes.pixels / planes.lanes) * _STEP
-        saved = wasted + planes.depthwise * planes.vectors * _UNSHARED
-        near = planes.depthwise and elements * self.vector_bytes <= 4 * self.l2_bytes * planes.lanes
-        return planes.count * saved > elements * (_MOVE_NEAR if near else MOVE)
+    def pays_to_move(self, multiply_adds: int, elements: int) -> bool:
+        """Whether a convolution alone may gain more from other layouts than moving so many elements costs."""
+        return True
 
     def pays_to_round(self, exact: float, rounded: float) -> bool:
         """Whether the cycles of a product with factors of fewer bits are worth what it loses; memory always gains."""

@@ -43,7 +43,7 @@ from minitvm.ir.types import Shape, TensorType, accumulator, as_tensor, closed, 
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rebuild, simplify_projection
 from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.passes.sink_cast import is_cast_of_weights, lies_across_depth
-from minitvm.target import MachineModel, Planes
+from minitvm.target import MachineModel
 
 Propose = Callable[[Site], "Placement | Declined | None"]
 """A call's new layout, or why it has none; ``None`` where the operator is not one's concern."""
@@ -229,8 +229,9 @@ Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Declined"]
 
 _ACROSS = 5
 """Vector operations that add up the lanes of a dot product."""
-Faster: TypeAlias = Callable[[Site, Placement, int], Placement]
-"""What may be better than the placement that a call asks for, although so many elements have to be moved for it."""
+Faster: TypeAlias = Callable[[Site, Placement, int], "Placement | Declined"]
+"""What is better than the placement that a call asks for, for which alone so many elements have to be moved; or why it
+stays as it is."""
 
 PROPOSALS: dict[tuple[str, type[Op]], Proposal] = {}
 """What an operator asks for, by target kind and operator."""
@@ -418,47 +419,30 @@ def depth_first(site: Site, machine: MachineModel) -> Placement | Declined:
     return Placement((None, None), None, build, told)
 
 
-def moving_costs_more(call: Call, function: Function, machine: MachineModel) -> Declined | None:
-    """The refusal to move a convolution that stands alone in ``function``.
-
-    In plain layouts lanes are pixels, of which the last ones are wasted.  Pools and the like follow the layout.
-    """
-    op = call.op
-    if not isinstance(op, Conv2d) or str(op.layouts[0]) != "NCHW" or _dot_of(call, machine):
-        return None
-    weight, result = (as_tensor(closed(node.type, 1)) for node in (call.args[1], call))
-    batch, units, *pixels = result.static_shape
-    lanes = machine.lanes(accumulator(result.dtype))
-    products = weight.size // units
-    vectors = _vectors(op, pixels, weight.static_shape[3], lanes)
-    depthwise, moved = op.groups == units, _moved(call, function)
-    planes = Planes(batch * units * products, pixels[0] * pixels[1], vectors, lanes, depthwise)
-    if machine.pays_to_move(planes, moved):
-        return None
-    return Declined(f"it stands alone, and {moved} elements would be moved for it")
-
-
-def _moved(call: Call, function: Function) -> int:
-    """Elements that change their layout for a convolution alone: its image, and no more than what is returned."""
+def elements_moved(call: Call, function: Function, machine: MachineModel) -> int:
+    """Those that change their layout for the only convolution of ``function``: its image, and no more than what is
+    returned, as pools and the like follow the layout; 0 where nothing is gained by leaving it as it is."""
+    if not isinstance(call.op, Conv2d) or str(call.op.layouts[0]) != "NCHW" or _dot_of(call, machine):
+        return 0
     data, result = (as_tensor(closed(node.type, 1)) for node in (call.args[0], call))
     tensors = [closed(field, 1) for field in leaves(function.body.type) if isinstance(field, TensorType)]
     returned = sum(as_tensor(field).size for field in tensors if field.is_static)
     return data.size + min(result.size, returned)
 
 
-def _vectors(op: Conv2d, pixels: list[int], taps: int, lanes: int) -> int:
-    """Vectors of pixels that a plane takes, row by row or with what lies between the rows."""
-    rows, columns = pixels
-    between = (taps - 1) * op.dilation[1] // op.strides[1] if taps > op.strides[1] else 0
-    joined = (rows - 1) * (columns + between) + columns
-    return min(rows * -(-columns // lanes), -(-joined // lanes))
+def _multiply_adds(call: Call) -> int:
+    """Those that another layout can share loads of: none of a depthwise convolution."""
+    weight, result = (as_tensor(closed(node.type, 1)) for node in (call.args[1], call))
+    assert isinstance(call.op, Conv2d)
+    units = weight.static_shape[0]
+    return 0 if call.op.groups == units else result.size * (weight.size // units)
 
 
 class AlterOpLayout(FunctionPass, opt_level=3):
     """Operators in the layouts that they ask for on a machine; parameters and results keep theirs.
 
     ``weigh``: a convolution without another one to share its layout with only moves where that pays.
-    ``faster``: what may be better than the placement that a call asks for, and be worth moving for.
+    ``faster``: what may be better than the placement that a call asks for, or whether that is worth moving for.
     """
 
     def __init__(
@@ -477,13 +461,12 @@ class AlterOpLayout(FunctionPass, opt_level=3):
             if ask is None:
                 return None
             with user_code(ask, f"layout proposal of {site.op.name}", partial(describe_call, site.call)):
-                refusal = moving_costs_more(site.call, function, self.machine) if alone else None
-                if refusal and self.faster is None:
-                    return refusal
+                moved = elements_moved(site.call, function, self.machine) if alone else 0
+                if moved and not self.machine.pays_to_move(_multiply_adds(site.call), moved):
+                    return Declined(f"it stands alone, and {moved} elements would be moved for it")
                 found = ask(site, self.machine)
-                if not isinstance(found, Placement) or self.faster is None:
-                    return refusal or found
-                better = self.faster(site, found, _moved(site.call, function) if refusal else 0)
-                return refusal or found if better is found else better
+                if isinstance(found, Declined) or self.faster is None:
+                    return found
+                return self.faster(site, found, moved)
 
         return LayoutRewriter(self.info.name, propose).run(function)

@@ -1,14 +1,17 @@
-"""Convolutions as Winograd's where these are predicted to take less time: what AlterOpLayout asks of a blocked one."""
+"""Convolutions as they are predicted to take the least time, in blocks of channels: directly, as Winograd's, or, where
+elements would be moved for one alone, not in blocks at all.  What AlterOpLayout asks of a blocked one."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Constant, Expr, Var
 from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.ops.nn_winograd import SIZES, TAPS, Conv2dWinograd, Transforms, WinogradWeights
-from minitvm.ir.relayout import Move, Placement, Site
+from minitvm.ir.relayout import Move, Placement, Site, calling
 from minitvm.ir.types import TensorType, as_tensor, closed
 from minitvm.passes.alter_op_layout import in_whole_blocks
 from minitvm.target import MOVE
@@ -34,18 +37,19 @@ _WORTH = 0.85
 """Of the direct one's cycles: weights take up to four times the memory, and results are rounded more often."""
 
 
-def faster(predict: Predict, site: Site, direct: Placement, moved: int = 0) -> Placement:
-    """One of Winograd's, or the placement that is given; ``moved`` elements change their layout only for it."""
+def faster(predict: Predict, site: Site, direct: Placement, moved: int = 0) -> Placement | Declined:
+    """One of Winograd's, the placement that is given, or why neither; ``moved`` elements would change their layout only
+    for it."""
     if not isinstance(site.op, Conv2d):
         return direct
-    refusal = _refusal(site, direct)
+    ways, refusal = _Ways(predict, site, direct, moved), _refusal(site, direct)
     if refusal is None:
-        found = _Ways(predict, site, direct).best(moved * MOVE)
+        found = ways.best()
         if isinstance(found, Placement):
             return found
         refusal = found
     decide("Winograd", site.call, refusal)
-    return direct
+    return ways.stays() or direct
 
 
 def _refusal(site: Site, direct: Placement) -> Declined | None:
@@ -71,15 +75,48 @@ class _Ways:
     predict: Predict
     site: Site
     direct: Placement
+    moved: int
 
-    def best(self, cost: float) -> Placement | Declined:
-        """``cost``: cycles that any of them takes more than the direct one."""
-        before = self._cycles(self.direct)
+    @cached_property
+    def _as_it_is(self) -> float | Declined:
+        """Cycles with pixels in lanes, over a copy of the image where windows are not its pixels."""
+        cycles = self._cycles(Placement((None,) * len(self.direct.args), None, calling(self.site.op)))
+        op, window = self._op, self._type(1, None).static_shape[2:]
+        copied = math.prod(window) > 1 and ({*op.strides} != {1} or {*op.padding} != {0})
+        return cycles if isinstance(cycles, Declined) else cycles + copied * self._type(0, None).size * MOVE
+
+    @cached_property
+    def _directly(self) -> float | Declined:
+        """Cycles in blocks, and those that it takes to move what is moved for these."""
+        cycles = self._cycles(self.direct)
+        if isinstance(cycles, Declined) or not self.moved:
+            return cycles
+        return cycles * self._inside() + self.moved * MOVE
+
+    def stays(self) -> Declined | None:
+        """Why the convolution stays as it is."""
+        assert isinstance(self.direct.result, Move)
+        if not self.moved or not self.direct.result.new.is_blocked:
+            return None
+        before, after = (math.inf if isinstance(c, Declined) else c for c in (self._as_it_is, self._directly))
+        told = f"{before:,.0f} cycles predicted as it is, {after:,.0f} in blocks"
+        alone = f"it stands alone, and {self.moved} elements would be moved for it"
+        return None if after < before else Declined(f"{alone}: {told}")
+
+    @property
+    def _op(self) -> Conv2d:
+        assert isinstance(self.site.op, Conv2d)
+        return self.site.op
+
+    def best(self) -> Placement | Declined:
+        before = self._directly
         if isinstance(before, Declined):
             return before
+        as_it_is = self._as_it_is if self.moved else before
+        before = before if isinstance(as_it_is, Declined) else min(before, as_it_is)
         ways = {size: self._winograd(size) for size in SIZES}
         cycles = {size: self._cycles(way) for size, way in ways.items()}
-        known = {size: c + cost for size, c in cycles.items() if not isinstance(c, Declined)}
+        known = {size: c + self.moved * MOVE for size, c in cycles.items() if not isinstance(c, Declined)}
         if not known:
             return next(c for c in cycles.values() if isinstance(c, Declined))
         size = min(known, key=lambda s: known[s])
@@ -90,8 +127,8 @@ class _Ways:
         return ways[size]
 
     def _winograd(self, size: int) -> Placement:
-        op, units, moved = self.site.op, self.site.type(1).static_shape[0], self.direct.args[0]
-        assert isinstance(op, Conv2d) and isinstance(moved, Move) and isinstance(self.direct.result, Move)
+        op, units, moved = self._op, self.site.type(1).static_shape[0], self.direct.args[0]
+        assert isinstance(moved, Move) and isinstance(self.direct.result, Move)
         direct = self._alone(self.direct)
         blocks = direct.args[1].tensor_type.static_shape[-2:]
         kernel = f"OHWI{blocks[0]}i{blocks[1]}o"
@@ -117,6 +154,19 @@ class _Ways:
 
     def _cycles(self, way: Placement) -> float | Declined:
         return self.predict(self._alone(way))
+
+    def _inside(self) -> float:
+        """The share of multiply-adds that read no padding, which is all that blocks multiply."""
+        op, (data, weight) = self._op, (self._type(i, None) for i in range(2))
+        outputs = as_tensor(closed(self.site.call.type, 1)).static_shape[2:]
+
+        def along(extent: int, count: int, taps: int, stride: int, dilation: int, before: int) -> float:
+            at = [tap * dilation - before for tap in range(taps)]  # what a tap of the first window reads
+            read = [min(count, -((first - extent) // stride)) - max(0, -(first // stride)) for first in at]
+            return sum(max(0, some) for some in read) / (count * taps)
+
+        shapes = data.static_shape[2:], outputs, weight.static_shape[2:]
+        return math.prod(map(along, *shapes, op.strides, op.dilation, op.padding))
 
     def _error(self, size: int) -> str:
         bound = Transforms.of(size).bound(self.site.type(1).static_shape[1], "float32")

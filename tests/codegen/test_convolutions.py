@@ -390,6 +390,16 @@ def test_tiles_of_few_registers_load_few_weights(inputs: int, outputs: int) -> N
     assert (few.rows, few.blocks) == (4, 3) and many.rows * many.blocks > 16
 
 
+def test_channels_in_no_blocks_whose_planes_share_places_of_the_cache_take_longer() -> None:
+    layouts = {"data_layout": "NCHW", "kernel_layout": "OIHW63i8o", "out_layout": "NCHW8c"}
+
+    def cycles(columns: int) -> float:
+        case = Case("nn.contrib_conv2d_NCHWc", (1, 63, 32, columns), (8, 1, 3, 3, 63, 8), layouts)
+        return BlockedConv(Problem.of(case.call), MachineModel(32, 16)).choice.cycles
+
+    assert cycles(32) > 1.5 * cycles(33)
+
+
 # --- what threads share of a depthwise convolution ----------------------------------------------------------------
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from rewriting import check_rewrite, run, stayed
 
+import minitvm.codegen.templates  # noqa: F401  they predict
+from minitvm.codegen.lower import predicted
 from minitvm.ir.decision import decisions
 from minitvm.passes.alter_op_layout import AlterOpLayout
+from minitvm.passes.winograd import faster
 from minitvm.target import MachineModel
 
 SSE = MachineModel(vector_bytes=16, vector_registers=16)
 AVX2 = MachineModel(vector_bytes=32, vector_registers=16)
 AVX512 = MachineModel(vector_bytes=64, vector_registers=32)
+WEIGHING = AlterOpLayout(AVX512, weigh=True, faster=partial(faster, partial(predicted, machine=AVX512)))
 
 X = "%x: Tensor[(1, 8, 6, 6), float32]"
 W = "%w: Tensor[(8, 8, 3, 3), float32]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from blocked import BACK, SSE, alters
+from blocked import AVX512, BACK, SSE, WEIGHING, alters
 from rewriting import check_rewrite, check_unchanged, random_array, run, stayed
 
 from minitvm.ir.decision import Declined, decisions
@@ -13,7 +13,6 @@ from minitvm.ir.parser import parse_module
 from minitvm.ir.relayout import Placement, calling
 from minitvm.passes import sink_cast
 from minitvm.passes.alter_op_layout import PROPOSALS, AlterOpLayout
-from minitvm.target import MachineModel
 
 IMAGE, WEIGHT = (1, 8, 6, 6), (8, 8, 3, 3)
 
@@ -130,26 +129,31 @@ def test_a_gpu_leaves_other_layouts_and_computed_weights() -> None:
             'data_layout="NHWC"',
             "its layouts are NHWC and OIHW, not NCHW and OIHW",
         ),
-        ("(1, 64, 28, 28), uint8", "int8", 'out_dtype="int32"', None),
+        (
+            "(1, 64, 28, 28), uint8",
+            "int8",
+            'out_dtype="int32"',
+            "it computes int32 from uint8 and int8, not float32",  # says Winograd; it moves
+        ),
     ],
 )
-def test_only_floats_in_plain_planes_are_weighed(data: str, weight: str, attributes: str, reason: str | None) -> None:
+def test_only_floats_in_plain_planes_are_weighed(data: str, weight: str, attributes: str, reason: str) -> None:
     text = f'def @main(%x: Tensor[{data}]) {{ nn.conv2d(%x, meta["w"], padding=[1, 1, 1, 1], {attributes}) }}'
     with decisions() as log:
-        AlterOpLayout(MachineModel(64, 32), weigh=True)(parse_module(text, {"w": np.ones((64, 64, 3, 3), weight)}))
-    assert stayed(log) == ([f"nn.conv2d: {reason}"] if reason else [])
+        WEIGHING(parse_module(text, {"w": np.ones((64, 64, 3, 3), weight)}))
+    assert stayed(log) == [f"nn.conv2d: {reason}"]
 
 
 def test_what_is_not_weighed_moves() -> None:
     """A convolution alone, whose pass does not weigh; a dense layer beside one that stays."""
     text = """
     def @main(%x: Tensor[(1, 64, 28, 28), float32], %y: Tensor[(3, 5), float32]) {
-      (nn.conv2d(%x, meta["w"], padding=[1, 1, 1, 1]), nn.dense(%y, meta["d"]))
+      (nn.conv2d(%x, meta["w"]), nn.dense(%y, meta["d"]))
     }"""
-    module = parse_module(text, {"w": random_array((64, 64, 3, 3)), "d": random_array((16, 5))})
-    for weigh in (False, True):
-        found = AlterOpLayout(MachineModel(64, 32), weigh=weigh)(module).astext()
-        assert ("NCHWc" in found, "dense_pack" in found) == (not weigh, True)
+    module = parse_module(text, {"w": random_array((64, 64, 1, 1)), "d": random_array((16, 5))})
+    for layouts, moves in ((AlterOpLayout(AVX512), True), (WEIGHING, False)):
+        found = layouts(module).astext()
+        assert ("NCHWc" in found, "dense_pack" in found) == (moves, True)
 
 
 @pytest.mark.parametrize(

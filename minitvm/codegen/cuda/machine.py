@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from minitvm.errors import TargetError
-from minitvm.target import Level, MachineModel, Planes, Rates
+from minitvm.target import Level, MachineModel, Rates
 
 WARP = 32
 """Threads that run in step."""
@@ -104,9 +104,8 @@ class GpuModel(MachineModel):
     def cycles(self, flops: float, dtype: str) -> float:
         return flops / (2 * self.lanes_of_sm * self.sms)
 
-    def pays_to_move(self, planes: Planes, elements: int) -> bool:
+    def pays_to_move(self, multiply_adds: int, elements: int) -> bool:
         """Windows of a plain layout are loaded one element at a time; moving is two launches, and memory's work."""
-        multiply_adds = 0 if planes.depthwise else planes.count * planes.pixels
         saved = multiply_adds / (self.lanes_of_sm * self.sms) * _ONE_BY_ONE
         return saved > 2 * LAUNCH + 2 * elements * _FLOAT / self.bytes_per_cycle
 

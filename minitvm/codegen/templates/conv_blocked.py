@@ -44,6 +44,7 @@ _OF_A_ROW, _OF_A_BLOCK, _HIDDEN = 0.08, 0.15, 0.75
 """Cycles a step for each broadcast and for each vector of weights, and how many of them a tile of few registers hides
 behind its multiply-adds; measured."""
 
+_CROWDED = 1.8  # times as long as predicted where pixels come from the second-level cache, one at a time; measured
 _FEWEST_ROWS = 2  # of a channel before the next one: each such band reads some of the last one's rows again
 _MOST_UNROLLED_TAPS = 16  # a wider padded window is copied into a padded image instead of written out at the edges
 
@@ -145,9 +146,17 @@ class BlockedConv(_Windows):
 
         Where weights come from far, more blocks are more streams that the processor fetches ahead.
         """
+        if self._crowded:
+            return _CROWDED
         loads = _OF_A_ROW * tile.rows + _OF_A_BLOCK * tile.blocks
         few = self.flat and scheme == CHANNELS_INSIDE and tile.rows * tile.blocks <= ENOUGH
         return 1 + max(0.0, loads - _HIDDEN) / cycles(tile.rows, tile.blocks) if few else 1.0
+
+    @property
+    def _crowded(self) -> bool:
+        """Whether channels that come in no blocks lie so far apart that the first-level cache keeps too few of them."""
+        plane = math.prod(self.data.shape[2:4]) * np.dtype(self.data.dtype).itemsize
+        return len(self.data.shape) == 4 and self.data.shape[1] > self.machine.lines_kept(plane)
 
     def _against(self, scheme: str, tile: Tile) -> str:
         if scheme == BY_INPUTS:

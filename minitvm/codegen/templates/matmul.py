@@ -38,7 +38,7 @@ from minitvm.codegen.templates.tile import (
 )
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Buffer, Load, LoopExpr, Stmt, const, loop, seq
-from minitvm.target import WAY_BYTES, MachineModel
+from minitvm.target import MachineModel
 
 DOTS, IN_PLACE, IN_PIECES, PACKED = "dot products", "in place", "in pieces of the depth", "packed"
 PANELS = "panels"
@@ -242,21 +242,16 @@ def _crowding(product: Product, scheme: str, tile: Tile, machine: MachineModel) 
     left-hand side (more than 8 of 1024 floats each), or, a group of columns at a time, those of a right-hand side in
     place and of the result; or that the right-hand side's leave it."""
     row = product.depth * np.dtype(product.left.dtype).itemsize
-    if product.left.along_rows and tile.rows > _places(row, machine):
+    if product.left.along_rows and tile.rows > machine.lines_kept(row):
         return _CROWDED
     if scheme != IN_PLACE or product.rows <= tile.rows:
         return 1.0
     row = product.columns * np.dtype(product.right.dtype).itemsize
     touched = tile.blocks * machine.vector_bytes + LINE_BYTES
-    apart = product.depth > (_PAGES if row >= _PAGE else _places(row, machine))
+    apart = product.depth > (_PAGES if row >= _PAGE else machine.lines_kept(row))
     if apart or product.rows * min(row, touched) > machine.l1_bytes:
         return _CROWDED
     return 1.0 if product.depth * touched <= machine.l1_bytes else _FROM_L2_IN_PLACE
-
-
-def _places(row: int, machine: MachineModel) -> int:
-    """Of lines so many bytes apart, how many the first-level cache holds."""
-    return WAY_BYTES // math.gcd(row, WAY_BYTES) * machine.l1_ways
 
 
 def _symbolic_choices(product: Product, machine: MachineModel) -> list[Choice]:
