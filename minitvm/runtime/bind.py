@@ -16,7 +16,7 @@ from minitvm.errors import InputError
 from minitvm.ir.dims import Dim, SymbolicDim, number
 from minitvm.ir.types import Leaf, TensorType
 from minitvm.runtime.graph import Artifact, Graph, workspace_slots
-from minitvm.runtime.memory import Planner
+from minitvm.runtime.memory import Planner, room_of
 
 
 class DoesNotFit(InputError):
@@ -62,7 +62,7 @@ class Binder:
         needs = {i: metadata[artifact.graph.nodes[i].func] for i in self._with_workspace}
         workspaces = {i: n["workspace"] + n["workspace_per_thread"] * artifact.threads for i, n in needs.items()}
         with self._planning:
-            self._planner = self._planner or Planner(graph, workspaces)
+            self._planner = self._planner or Planner(graph, workspaces, room_of(artifact.cpu, artifact.threads))
             plan = self._planner.plan(graph, workspaces)
         sizes = {name: np.array([values[s] for s in symbols], np.int64) for name, symbols in artifact.sizes.items()}
         found = replace(artifact, graph=graph, plan=plan, params={**artifact.params, **sizes}, metadata=metadata)

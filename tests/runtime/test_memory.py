@@ -6,17 +6,19 @@ import itertools
 from functools import partial
 from random import Random
 
+import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import minitvm
 from minitvm import relay
 from minitvm.driver.program import read_program
 from minitvm.ir.types import TensorType
 from minitvm.passes import FuseOps
 from minitvm.runtime import memory
-from minitvm.runtime.graph import Alias, Graph, Launch, Node
-from minitvm.runtime.memory import Request, Stack, lower_bound, pack, plan_memory
+from minitvm.runtime.graph import Alias, CpuTag, Graph, Launch, Node
+from minitvm.runtime.memory import Request, Stack, lower_bound, pack, pack_apart, plan_memory, room_of
 from tests.steps import assert_linear
 
 
@@ -114,6 +116,65 @@ def test_values_of_other_sizes_stay_above_and_below_each_other(wanted: list[Requ
     assert all(again <= at for at, again in zip(offsets, stack.placed(wanted), strict=True))
     others = [Request(64 * random.randrange(40), r.first, r.last) for r in wanted]
     check_apart(others, stack.placed(others))
+
+
+@settings(max_examples=150, deadline=None)
+@given(requests, st.randoms(use_true_random=False))
+def test_requests_of_other_kinds_share_no_memory(wanted: list[Request], random: Random) -> None:
+    kinds = [random.randrange(3) for _ in wanted]
+    offsets = pack_apart(wanted, kinds)
+    check_apart(wanted, offsets)
+    ends = [at + r.nbytes for at, r in zip(offsets, wanted, strict=True)]
+    for (a, at, end), (b, bt, other) in itertools.combinations(zip(kinds, offsets, ends, strict=True), 2):
+        assert a == b or end <= bt or other <= at
+
+
+def images(*shapes: tuple[int, ...]) -> Graph:
+    types = [TensorType(shape, "float32") for shape in shapes]
+    nodes = [Node("n0", None, (), (types[0],))]
+    nodes += [Node(f"n{i}", Launch("kernel"), ((i - 1, 0),), (t,)) for i, t in enumerate(types) if i]
+    return Graph(tuple(nodes), ((len(types) - 1, 0),))
+
+
+def test_images_of_one_size_share_memory_and_others_lie_apart() -> None:
+    """So a core writes the rows that it wrote before."""
+    large, small, few = (1, 2, 8, 8, 16), (1, 6, 4, 4, 16), (1, 2, 4, 4, 16)
+    graph = images(large, large, large, small, few, small, few)
+    together, apart = plan_memory(graph), plan_memory(graph, room=24 * 1024)
+    assert (together.nbytes, apart.nbytes) == (16 * 1024, 24 * 1024)
+    first, second, *others = apart.offsets[1:]
+    assert {first, second} == {0, 8 * 1024} and others[:2] == others[2:]
+    assert {*others[:2]} in ({16 * 1024, 22 * 1024}, {16 * 1024, 18 * 1024})
+    assert plan_memory(graph, room=apart.nbytes - 1) == together
+
+
+@pytest.mark.parametrize("shapes", [[(2, 2, 8, 8)] * 3 + [(2, 4, 8, 8)], [(8, 64)] * 3 + [(16, 64)]])
+def test_what_is_no_image_is_packed(shapes: list[tuple[int, ...]]) -> None:
+    assert plan_memory(images(*shapes), room=1 << 20) == plan_memory(images(*shapes))
+
+
+def test_one_thread_has_no_room_for_images_apart() -> None:
+    cpu = CpuTag("x86_64", "znver4", (), (32 << 10, 1 << 20, 32 << 20))
+    assert (room_of(cpu, 1), room_of(cpu, 2), room_of(CpuTag("", "interpreter", ()), 2)) == (0, 16 << 20, 0)
+
+
+SOFTMAXES = """<ir_version: 8, opset_import: ["" : 17]> softmaxes (float[1, 4, ROWS, 32] x) => (float[1, 4, m, 16] y)
+{
+  a = Softmax(x)  b = Softmax(a)
+  c = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(b)
+  d = Softmax(c)  y = Softmax(d)
+}"""
+
+
+@pytest.mark.parametrize("rows", ["32", "n"])
+def test_on_several_threads_a_session_has_images_apart(rows: str) -> None:
+    large, small = (4 * n * n * 4 for n in (32, 16))
+    model, sizes = onnx.parser.parse_model(SOFTMAXES.replace("ROWS", rows)), []
+    for threads in (1, 2):
+        session = minitvm.InferenceSession(model, num_threads=threads, target="llvm -caches=32K,1M,4M")
+        session.prepare({"x": (1, 4, 32, 32)})
+        sizes += [library.artifact.plan.nbytes for library in session.libraries]
+    assert sizes == [2 * large, 2 * large + 2 * small]
 
 
 def test_sizes_that_grow_alike_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
