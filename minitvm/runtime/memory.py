@@ -18,7 +18,8 @@ from itertools import accumulate, chain
 import numpy as np
 
 from minitvm.errors import CompilerError
-from minitvm.ir.types import MOST_BYTES, TensorType
+from minitvm.ir.dims import number
+from minitvm.ir.types import MOST_BYTES, Leaf, TensorType
 from minitvm.runtime.graph import CpuTag, Graph, Plan, round_up
 from minitvm.runtime.places import Place, lives, places
 
@@ -79,10 +80,11 @@ def pack_apart(requests: Sequence[Request], kinds: Sequence[int]) -> list[int]:
     return offsets
 
 
-def _rows(type_: TensorType) -> int:
+def _rows(type_: Leaf) -> int:
     """Bytes of all rows of an image's channel, which threads share; 0 for other values."""
-    image = len(type_.shape) > 3 and type_.shape[0] == 1
-    return type_.nbytes // max(1, type_.shape[1]) if image else 0
+    if not isinstance(type_, TensorType) or len(type_.shape) < 4 or type_.shape[0] != 1:
+        return 0
+    return type_.nbytes // max(1, number(type_.shape[1], {}))
 
 
 def room_of(cpu: CpuTag, threads: int) -> int:
