@@ -203,7 +203,8 @@ def test_show_prints_a_kernel_at_every_stage(stage: str, start: str) -> None:
 
 def test_show_says_why() -> None:
     found = lines(output("show", "m.onnx", "--why", "relu1", *SHAPE))
-    assert found[0] == "FuseOps" and found[1].startswith("  nn.relu [relu1]: FuseOps declined: into nn.")
+    fused = found[found.index("FuseOps") + 1]
+    assert fused.startswith("  nn.relu [relu1]: FuseOps declined: into ")
     assert any(re.match(r"  nn.\w+ \[conv1\]: template \w+\.\w+: writes the loops", line) for line in found)
 
 
