@@ -62,7 +62,7 @@ class Backend(ABC):
     """The kinds whose templates it takes; behind the first, those of operators that would have no loops otherwise."""
     libraries: ClassVar[Mapping[str, Takes]] = {}
     """Vendors' libraries that ``-libs`` may name, with what they take."""
-    native: ClassVar[frozenset[str]] = frozenset()
+    native: frozenset[str] = frozenset()
     """Scalar functions that it can spell; the others become polynomials."""
     code: ClassVar[type[Code]]
     """What runs its artefacts."""

@@ -71,8 +71,7 @@ def legalize(kernel: Kernel, native: Set[str]) -> Kernel:
 
     def visit(expr: LoopExpr) -> LoopExpr:
         if isinstance(expr, Intrin) and expr.name not in native and expr.name in _FLOAT32:
-            formula = polynomials.exp_below if _is_exp_of_little(expr) else _FLOAT32[expr.name]
-            return in_float32(expr, formula, expr.args)
+            return in_float32(expr, _formula(expr, native), expr.args)
         if isinstance(expr, Binary) and expr.op == "pow" and expr.dtype.startswith("float"):
             return _float_power(expr, native)
         return expr
@@ -81,6 +80,12 @@ def legalize(kernel: Kernel, native: Set[str]) -> Kernel:
     if body is kernel.body:
         return kernel
     return replace(kernel, body=body)
+
+
+def _formula(expr: Intrin, native: Set[str]) -> Callable[..., LoopExpr]:
+    if _is_exp_of_little(expr):
+        return polynomials.exp_below
+    return polynomials.exp_scaled if expr.name == "exp" and "ldexp" in native else _FLOAT32[expr.name]
 
 
 def _is_exp_of_little(expr: Intrin) -> bool:

@@ -18,6 +18,7 @@ from minitvm.ir.loop import Binary, Const, LoopExpr, const, intrin, maximum, min
 LOG2_E = 1 / math.log(2)
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4  # the first has few bits: its products with small integers are exact
 ROUND = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low bits of a float32
+_ROUND_BITS = 0x4B400000
 ROUND_TO_EXPONENT = ROUND + 127
 """The same, with an exponent's bias: 23 bits further up they are a power of two."""
 LITTLE = 40.0
@@ -79,11 +80,19 @@ def _reduced(
 ) -> tuple[LoopExpr, LoopExpr]:
     """``r`` within half of ln 2, and ``2**n`` of ``x == r + n ln 2``, times ``2**k`` where ``magic`` is larger by k: it
     has to be a normal number.  Without the exponent's bias in ``magic`` it is what adds ``n + k`` to an exponent."""
-    shifted = x * LOG2_E + magic
+    r, shifted = _less_whole(x, magic, ln2)
+    return r, _last_bits_as_exponent(shifted)
+
+
+def _less_whole(
+    x: LoopExpr, magic: LoopExpr | float, ln2: Sequence[float] = (LN2_HIGH, LN2_LOW)
+) -> tuple[LoopExpr, LoopExpr]:
+    """``r`` of :func:`_reduced`, and ``n`` in the last bits of a float."""
+    shifted = x * (1 / sum(ln2)) + magic
     n = shifted - magic
     for part in ln2:
         x = x - n * part
-    return x, _last_bits_as_exponent(shifted)
+    return x, shifted
 
 
 def _reduced_2(x: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
@@ -108,6 +117,13 @@ def exp(x: LoopExpr) -> LoopExpr:
     negative = intrin("bitcast_int", x) < 0
     r, scale = _reduced(x, select(negative, const(ROUND_TO_EXPONENT + 64, "float32"), ROUND_TO_EXPONENT - 64))
     return _exp_reduced(r, scale) * select(negative, const(2.0**-64, "float32"), 2.0**64)
+
+
+def exp_scaled(x: LoopExpr) -> LoopExpr:
+    """:func:`exp` where one instruction multiplies with any power of two."""
+    r, shifted = _less_whole(minimum(maximum(x, -104.0), 89.0), ROUND)
+    n = intrin("bitcast_int", shifted) - _ROUND_BITS
+    return intrin("ldexp", polynomial(r, (1.0, 1.0, *_EXP)), n)
 
 
 def exp_below(x: LoopExpr) -> LoopExpr:
@@ -174,12 +190,15 @@ def log1p(x: LoopExpr) -> LoopExpr:
 
 
 def tanh(x: LoopExpr) -> LoopExpr:
-    """``m / (m + 2)`` of ``m = expm1(2 |x|)``.  One number is enough for ln 2: what its ``n``-fold is off by is nothing
-    beside an ``m`` as large as ``2**n``."""
-    t = minimum(intrin("abs", x), 10.0)
-    r, scale = _reduced(t + t, ln2=(math.log(2),))  # no product, which would take the multiply-add of another one
-    m = scale * _expm1_reduced(r) + (scale - 1.0)
-    return with_sign_of(m / (m + 2.0), x)
+    """``m / (m + 2)`` of ``m = expm1(2 x)``, for either sign: -0.0 meets no zero that it would not outlast.
+
+    One number is enough for ln 2: what its ``n``-fold is off by is nothing beside an ``m`` as large as ``2**n``.
+    """
+    r, scale = _reduced(minimum(maximum(x, -10.0), 10.0), ln2=(math.log(2) / 2,))
+    square, (c, *rest) = r * r, [c * 2.0 ** (i + 2) for i, c in enumerate(_EXPM1)]
+    above = r * (square * (polynomial(r, rest[2:]) * square + polynomial(r, rest[:2])) + r * c) + (r + r)
+    m = scale * above - (1.0 - scale)
+    return m / (m + 2.0)
 
 
 def sigmoid(x: LoopExpr) -> LoopExpr:

@@ -49,6 +49,7 @@ INTRINSIC = {
     "abs": "fabs{f}({0})",
     "round": "rint{f}({0})",
     "fma": "fma{f}({0}, {1}, {2})",
+    "ldexp": "ldexp{f}({0}, {1})",
 }
 """Functions of floats: ``{f}`` is ``f`` for float and nothing for double."""
 

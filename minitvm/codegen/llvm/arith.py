@@ -199,11 +199,12 @@ def _plain(w: Writer, instruction: str, a: Val, b: Val) -> Val:
 
 
 def call(w: Writer, function: str, *args: Val, flags: str = "") -> Val:
-    """An LLVM intrinsic whose operands and result have one type."""
+    """An LLVM intrinsic whose first operand and result have one type; it is named after all types that there are."""
     first = args[0]
-    kind = type_text(first.dtype, first.lanes)
-    symbol = f"@llvm.{function}.{mangled(first.dtype, first.lanes)}"
-    w.declare(symbol, f"declare {kind} {symbol}({', '.join([kind] * len(args))})")
+    kinds = [type_text(a.dtype, a.lanes) for a in args]
+    kind, names = kinds[0], dict.fromkeys(mangled(a.dtype, a.lanes) for a in args)
+    symbol = f"@llvm.{function}.{'.'.join(names)}"
+    w.declare(symbol, f"declare {kind} {symbol}({', '.join(kinds)})")
     return Val(w.pure(f"call {flags}{kind} {symbol}({', '.join(typed(a) for a in args)})"), first.dtype, first.lanes)
 
 

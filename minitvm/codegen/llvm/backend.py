@@ -32,7 +32,6 @@ SHORT = 100_000
 class LlvmBackend(Backend):
     kind = "llvm"
     libraries = {"cblas": gemm_of}
-    native = SPELLINGS
     code = NativeArtifact
 
     def __init__(self, target: Target, threads: int) -> None:
@@ -42,6 +41,7 @@ class LlvmBackend(Backend):
         self.cpu = cpu_of(target)
         caches = caches_of(target)
         self.machine = machine_model(self.cpu, threads, caches)
+        self.native = SPELLINGS | ({"ldexp"} if self.cpu.scales else set())
         self.made_for = CpuTag(self.cpu.triple, self.cpu.name, self.cpu.instruction_sets, caches)
         self.version = f"{self.cpu} {llvmlite.__version__}"
 

@@ -48,6 +48,11 @@ class Cpu:
         return arch_of(self.triple)
 
     @property
+    def scales(self) -> bool:
+        """Whether an instruction multiplies with any power of two: VSCALEFPS."""
+        return self.arch == "x86" and self.vector_bytes == 64
+
+    @property
     def sound(self) -> str:
         """Its features without those that LLVM makes wrong code with by itself."""
         return _with_feature(self.features, *_UNSOUND) if self.arch == "x86" else self.features

@@ -180,6 +180,7 @@ INTRIN: dict[str, Callable[..., Array]] = {
     "sigmoid": _sigmoid,
     "fma": lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype) if a.dtype != np.float64 else a * b + c,
     **{name: partial(_dot, *parts) for name, parts in PARTS.items()},
+    "ldexp": np.ldexp,
     "bitcast_int": lambda x: x.view(_BITS[x.dtype.itemsize][0]),
     "bitcast_float": lambda x: x.view(_BITS[x.dtype.itemsize][1]),
 }

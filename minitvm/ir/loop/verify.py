@@ -254,6 +254,8 @@ class _Verifier:
                     return f"{name} of {args[0].dtype}, which is only stored,"
                 if name in PARTS and args[0].dtype != "int32":
                     return f"words are int32, not {args[0].dtype},"
+                if name == "ldexp":
+                    return None if [a.dtype for a in args] == ["float32", "int32"] else "operands of other dtypes"
                 return None if len({a.dtype for a in args}) == 1 else "operands of different dtypes"
             case Reduce():
                 return "a reduction that is not lowered to loops"
