@@ -3,7 +3,7 @@
 import functools
 import math
 import os
-import pathlib
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from minitvm.errors import ConfigError
@@ -62,12 +62,12 @@ def read_flag(name: str) -> bool:
     return read(name) not in ("", "0")
 
 
-def cache_dir() -> pathlib.Path | None:
+def cache_dir() -> Path | None:
     """The kernel cache's folder, or ``None`` where the cache is off, or would be in a home that is not
     there.  Not created here."""
     text = read("MINITVM_CACHE_DIR")
     try:
-        return pathlib.Path(text).expanduser() if text else None
+        return Path(text).expanduser() if text else None
     except RuntimeError:  # nobody's home: a user without one keeps nothing
         return None
 
@@ -103,7 +103,7 @@ def usable_cpus() -> int:
 def physical_cores() -> int:
     """As :func:`usable_cpus`, but hardware threads of one core count once."""
     siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-    cores = {_read_text(pathlib.Path(siblings.format(c))) or str(c) for c in allowed_cpus()}
+    cores = {_read_text(Path(siblings.format(c))) or str(c) for c in allowed_cpus()}
     return max(1, int(min(len(cores), cpu_quota())))
 
 
@@ -114,10 +114,10 @@ def cpu_quota(proc: str = "/proc/self", cgroups: str = "/sys/fs/cgroup") -> floa
     https://docs.kernel.org/admin-guide/cgroup-v2.html (``cpu.max``) and cgroup-v1 (``cpu.cfs_quota_us``).
     """
     found = [math.inf]
-    for line in (_read_text(pathlib.Path(proc, "cgroup")) or "").splitlines():
+    for line in (_read_text(Path(proc, "cgroup")) or "").splitlines():
         _, controllers, path = line.split(":", 2)
-        group = pathlib.PurePosixPath(path)
-        folders = [pathlib.Path(cgroups, controllers, str(g).lstrip("/")) for g in (group, *group.parents)]
+        group = PurePosixPath(path)
+        folders = [Path(cgroups, controllers, str(g).lstrip("/")) for g in (group, *group.parents)]
         if not controllers:
             found += (_quota(*(_read_text(folder / "cpu.max") or "max").split()) for folder in folders)
         elif "cpu" in controllers.split(","):
@@ -131,7 +131,7 @@ def _quota(quota: str, period: str = "100000") -> float:
     return int(quota) / int(period) if limited else math.inf
 
 
-def _read_text(path: pathlib.Path) -> str | None:
+def _read_text(path: Path) -> str | None:
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError:

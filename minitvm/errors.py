@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import types
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NoReturn
 
 
@@ -197,7 +197,7 @@ def _raised_at(error: Exception, module: str) -> str:
 # --- how errors are worded ------------------------------------------------------------------------------------
 
 
-def no_file(path: pathlib.Path) -> str:
+def no_file(path: Path) -> str:
     """What is wrong with a path at which there is no file to read."""
     return f"{path} is a folder, not a file" if path.is_dir() else f"there is no file {path}"
 

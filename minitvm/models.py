@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import pathlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
@@ -76,7 +76,7 @@ def compile(
 
 def tune(
     model: Model,
-    path: pathlib.Path,
+    path: Path,
     target: str | Target = "llvm",
     opt_level: int = 3,
     shape_dict: Mapping[str, Sequence[int | None]] | None = None,

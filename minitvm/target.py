@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import pathlib
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import InitVar, dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from minitvm.errors import TargetError, did_you_mean
@@ -196,7 +196,7 @@ class MachineModel:
     threads: int = 1
     features: frozenset[str] = frozenset()
     l3_bytes: int = 32 * 1024 * 1024
-    records: ClassVar[pathlib.Path | None] = None
+    records: ClassVar[Path | None] = None
     """Tuning records that ship for machines of its kind."""
 
     @property
@@ -371,7 +371,7 @@ def marks_of(triple: str) -> frozenset[str]:
 
 def text_of(name: str) -> str:
     """An LLVM text of this package, such as ``runtime/team.ll``."""
-    return (pathlib.Path(__file__).parent / name).read_text(encoding="utf-8")
+    return (Path(__file__).parent / name).read_text(encoding="utf-8")
 
 
 @cache

@@ -18,26 +18,3 @@ from minitvm.ort.errors import (
     RuntimeException,
 )
 from minitvm.ort.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
-
-__all__ = [
-    "DeviceReset",
-    "EPFail",
-    "EngineError",
-    "ExecutionMode",
-    "ExecutionOrder",
-    "Fail",
-    "GraphOptimizationLevel",
-    "InvalidArgument",
-    "InvalidGraph",
-    "InvalidProtobuf",
-    "ModelLoadCanceled",
-    "ModelLoaded",
-    "ModelRequiresCompilation",
-    "NoModel",
-    "NoSuchFile",
-    "NotFound",
-    "NotImplemented",
-    "RunOptions",
-    "RuntimeException",
-    "SessionOptions",
-]

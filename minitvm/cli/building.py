@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
-import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import click
@@ -125,7 +125,7 @@ trusted_keys = option(
 )
 
 
-def require_model(path: pathlib.Path) -> None:
+def require_model(path: Path) -> None:
     """:class:`ConfigError` where a model's way is asked of a library."""
     if path.suffix == SUFFIX:
         raise ConfigError("a library keeps its code, not the way to it", hint="give the .onnx file it was made from")
@@ -141,7 +141,7 @@ class Chosen:
     several: tuple[dict[str, list[int]], ...]
     """Shapes by input; more than once only where a library is saved."""
     values: dict[str, np.ndarray]
-    trusted_keys: tuple[pathlib.Path, ...] = ()
+    trusted_keys: tuple[Path, ...] = ()
 
     @property
     def shapes(self) -> dict[str, list[int]]:
@@ -152,14 +152,12 @@ class Chosen:
             )
         return self.several[0]
 
-    def of(self, model: pathlib.Path) -> dict[str, Any]:
+    def of(self, model: Path) -> dict[str, Any]:
         """The same of a model as ``compile`` takes it, but for the level."""
         shapes, values = completed(model, self.shapes, self.values), as_declared(model, self.values)
         return {"shape_dict": shapes, "value_dict": values, "target": self.target, "num_threads": self.threads}
 
-    def opened(
-        self, model: pathlib.Path, inputs: pathlib.Path | None, **how: Any
-    ) -> tuple[Library, dict[str, np.ndarray] | None]:
+    def opened(self, model: Path, inputs: Path | None, **how: Any) -> tuple[Library, dict[str, np.ndarray] | None]:
         """The library, and the arrays of a file, if any: open inputs have their shapes where none are given."""
         feeds = read_npz(inputs) if inputs else None
         if feeds is None or model.suffix == SUFFIX:
@@ -177,7 +175,7 @@ class Chosen:
         values = library.artifact.values
         return module, gathered({n: a for n, a in feeds.items() if n not in values}, module.input_types())
 
-    def save(self, model: pathlib.Path, path: pathlib.Path, key: pathlib.Path | None, strict: bool) -> Library:
+    def save(self, model: Path, path: Path, key: Path | None, strict: bool) -> Library:
         """Compiles a model, or loads a library, and saves it; for all shapes of the model where none are given."""
         is_library, one = model.suffix == SUFFIX, len(self.several) == 1
         if is_library or (one and (self.shapes or self.values or not open_inputs(model))):
@@ -204,7 +202,7 @@ class Chosen:
                 raise
         return load(path)
 
-    def _loaded(self, path: pathlib.Path, feeds: Mapping[str, np.ndarray] | None) -> Library:
+    def _loaded(self, path: Path, feeds: Mapping[str, np.ndarray] | None) -> Library:
         """A saved library for the shapes and values that are given, or those of ``feeds``."""
         library = load(path, self.trusted_keys or None)
         whole = (library, *library.others)
@@ -225,7 +223,7 @@ class Chosen:
 
     def library(
         self,
-        path: pathlib.Path,
+        path: Path,
         trace: bool = False,
         strict: bool = False,
         feeds: Mapping[str, np.ndarray] | None = None,

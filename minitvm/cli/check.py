@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pathlib
 import sys
+from pathlib import Path
 
 import click
 
@@ -32,10 +32,10 @@ from minitvm.lab.check_oracles import ORACLES
 )
 @building.compiles()
 def check(
-    model: pathlib.Path,
+    model: Path,
     against: str,
-    use: pathlib.Path | None,
-    output: pathlib.Path | None,
+    use: Path | None,
+    output: Path | None,
     reduction: float,
     teams: bool,
     chosen: building.Chosen,

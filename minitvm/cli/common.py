@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import io
 import os
-import pathlib
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -68,14 +68,14 @@ def _array(npy: bytes) -> np.ndarray:
     return np.asarray(np.lib.format.read_array(io.BytesIO(npy), allow_pickle=False))
 
 
-def beside(model: pathlib.Path, suffix: str) -> pathlib.Path:
+def beside(model: Path, suffix: str) -> Path:
     """Where a command writes unless it is told; :class:`InputError` where there is no model."""
     if not model.exists():
         raise InputError(no_file(model))
     return model.parent / f"{model.stem}{suffix}"
 
 
-def output(path: pathlib.Path, *read: pathlib.Path | None) -> pathlib.Path:
+def output(path: Path, *read: Path | None) -> Path:
     """The path, where a file can be written there that is none of those that are ``read``; else :class:`ConfigError`,
     before anything is compiled for it."""
     for one in read:
@@ -90,13 +90,13 @@ def output(path: pathlib.Path, *read: pathlib.Path | None) -> pathlib.Path:
     return path
 
 
-def output_folder(path: pathlib.Path | None) -> None:
+def output_folder(path: Path | None) -> None:
     """:class:`ConfigError` where a folder to write to cannot be made, before anything is compiled for it."""
     if path is not None and path.exists() and not path.is_dir():
         raise ConfigError(f"{path} is a file, not a folder to write to", hint="name a folder, or what is to be one")
 
 
-def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
+def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     """As ``numpy.savez``, for names that are its own parameters too, and to this very path."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
@@ -104,7 +104,7 @@ def write_npz(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
                 np.lib.format.write_array(file, np.asanyarray(array), allow_pickle=False)
 
 
-def read_npz(path: pathlib.Path) -> dict[str, np.ndarray]:
+def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Arrays by name; :class:`InputError` where the file is not an ``.npz``."""
     hint = "write one with numpy.savez('inputs.npz', NAME=array, ...)"
     if not path.is_file():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pathlib
 import time
 from importlib import resources
+from pathlib import Path
 
 import click
 import numpy as np
@@ -32,7 +32,7 @@ _RESIZED, _CROPPED = 256, 224
 @click.argument("photographs", type=PATH, nargs=-1)
 @building.opt_level
 @building.threads()
-def demo(photographs: tuple[pathlib.Path, ...], opt_level: int, threads: int) -> None:
+def demo(photographs: tuple[Path, ...], opt_level: int, threads: int) -> None:
     """Classify PHOTOGRAPHS (by default five that are included) with EfficientNet-Lite0.
 
     Prints the five likeliest of ImageNet's 1000 classes for each, the time of every stage, and which passes changed
@@ -60,7 +60,7 @@ def demo(photographs: tuple[pathlib.Path, ...], opt_level: int, threads: int) ->
     _print_passes(log)
 
 
-def load_photograph(path: pathlib.Path) -> np.ndarray:
+def load_photograph(path: Path) -> np.ndarray:
     """An image file as the model's input; :class:`InputError` where it is not one."""
     try:
         with Image.open(path) as image:

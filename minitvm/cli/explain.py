@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import pathlib
+from pathlib import Path
 
 import click
 
@@ -24,9 +24,7 @@ from minitvm.lab.explanation import explain as explained
     help="What a pass did and declined; PASS#2: in its second run.",
 )
 @building.compiles()
-def explain(
-    model: pathlib.Path, kernel: str | None, node: str | None, pass_name: str | None, chosen: building.Chosen
-) -> None:
+def explain(model: Path, kernel: str | None, node: str | None, pass_name: str | None, chosen: building.Chosen) -> None:
     """Say why a kernel, a node or a pass's result of MODEL (.onnx) is as it is: what was fused and what not, which
     template writes the loops and why the faster ones were declined, which layout results have, what was folded.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.resources
-import pathlib
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -61,12 +61,7 @@ _plot = option("--plot", type=PATH, help="File for a picture of time and bytes (
 @_plot
 @building.compiles()
 def orders(
-    model: pathlib.Path | None,
-    passes: str,
-    rounds: int,
-    csv_path: pathlib.Path | None,
-    plot: pathlib.Path | None,
-    chosen: building.Chosen,
+    model: Path | None, passes: str, rounds: int, csv_path: Path | None, plot: Path | None, chosen: building.Chosen
 ) -> None:
     """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) with --passes in every order, each in
     the places that they have in the default pipeline; run all on the same random inputs.
@@ -93,13 +88,7 @@ def orders(
 @_csv
 @_plot
 @building.compiles(opt_level=None)
-def levels(
-    model: pathlib.Path | None,
-    rounds: int,
-    csv_path: pathlib.Path | None,
-    plot: pathlib.Path | None,
-    chosen: building.Chosen,
-) -> None:
+def levels(model: Path | None, rounds: int, csv_path: Path | None, plot: Path | None, chosen: building.Chosen) -> None:
     """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) at all levels, and run all on the same
     random inputs; columns as those of 'minitvm lab orders'.
     """
@@ -156,7 +145,7 @@ def _rules(names: tuple[str, ...], every: bool) -> list[Rule]:
 
 def _of_file(place: str) -> list[Rule]:
     path, _, name = place.partition(":")
-    space = names_of(pathlib.Path(path), "a Python file that defines rules")
+    space = names_of(Path(path), "a Python file that defines rules")
     found = {key: value for key, value in space.items() if isinstance(value, Rule)}
     if not found or (name and name not in found):
         raise ConfigError(f"{path} has no rule{f' {name!r}' if name else ''}", hint=f"its rules: {', '.join(found)}")
@@ -191,14 +180,12 @@ def mutate(what: str, tests: tuple[str, ...], jobs: int) -> None:
         sys.exit(1)
 
 
-def included() -> pathlib.Path:
+def included() -> Path:
     """The model that comes with minitvm."""
-    return pathlib.Path(str(importlib.resources.files("minitvm") / "demo_data" / "efficientnet_lite0.onnx"))
+    return Path(str(importlib.resources.files("minitvm") / "demo_data" / "efficientnet_lite0.onnx"))
 
 
-def subject(
-    model: pathlib.Path | None, chosen: building.Chosen, csv_path: pathlib.Path | None, plot: pathlib.Path | None
-) -> dict[str, Any]:
+def subject(model: Path | None, chosen: building.Chosen, csv_path: Path | None, plot: Path | None) -> dict[str, Any]:
     """What the shared options say of a model; of the one that is included, where none is given."""
     path = model or included()
     building.require_model(path)
@@ -209,7 +196,7 @@ def subject(
     return {"model": path, **chosen.of(path)}
 
 
-def show(found: Experiment, csv_path: pathlib.Path | None, plot: pathlib.Path | None) -> None:
+def show(found: Experiment, csv_path: Path | None, plot: Path | None) -> None:
     figures = ("kernels", "MB", "memory MB", "predicted ms", "median ms", "spread")
     rows = table("way", *figures, "results", title=found.title)
     for trial in found.trials:
@@ -224,7 +211,7 @@ def show(found: Experiment, csv_path: pathlib.Path | None, plot: pathlib.Path | 
         sys.exit(1)
 
 
-def written(path: pathlib.Path, text: str) -> None:
+def written(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
     say(f"{path}: the figures")
 

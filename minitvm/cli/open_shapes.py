@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -16,13 +16,11 @@ OpenDim: TypeAlias = int | str | None
 """A dimension: its size, or the name that the model gives it, if any."""
 
 
-def open_inputs(path: pathlib.Path) -> list[ValueDescription]:
+def open_inputs(path: Path) -> list[ValueDescription]:
     return [v for v in describe_onnx(path).inputs if not _is_known(v.shape)]
 
 
-def completed(
-    path: pathlib.Path, shapes: Mapping[str, list[int]], values: Mapping[str, np.ndarray]
-) -> dict[str, list[int]]:
+def completed(path: Path, shapes: Mapping[str, list[int]], values: Mapping[str, np.ndarray]) -> dict[str, list[int]]:
     """The shapes that are given, and those of other open inputs: what dimensions of the same name have, and 1 for a
     batch where nothing more is open.  :class:`ConfigError` names all inputs of which more is."""
     inputs = {value.name: value.shape for value in describe_onnx(path).inputs}
@@ -53,7 +51,7 @@ def _is_batch(shapes: Iterable[Sequence[OpenDim]]) -> bool:
     return all(_is_known(s[1:]) for s in found) and len({s[0] for s in found}) == 1 and any(s[1:] for s in found)
 
 
-def left_open(shapes: Mapping[str, Sequence[OpenDim]], path: pathlib.Path, why: str = "") -> ConfigError:
+def left_open(shapes: Mapping[str, Sequence[OpenDim]], path: Path, why: str = "") -> ConfigError:
     """Open dimensions are the command line's business: the hint is an option, not a Python argument."""
     what = " and ".join(f"input {name!r} open: {list(shape)}" for name, shape in shapes.items())
     return ConfigError(
@@ -67,7 +65,7 @@ def _example(name: str, shape: Sequence[OpenDim]) -> str:
     return f"--shape {name}:" + "x".join(str(d if isinstance(d, int) else 1) for d in shape)
 
 
-def as_declared(path: pathlib.Path, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def as_declared(path: Path, values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Numbers of the command line in the dtype and shape that the model gives its inputs."""
     declared = {value.name: value for value in describe_onnx(path).inputs}
     found = dict(values)

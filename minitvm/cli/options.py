@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -12,7 +12,7 @@ from click.core import ParameterSource
 SUFFIX = ".mtvm"
 LIBRARY = "a library"
 """A MODEL that is one, among what an option needs or excludes."""
-PATH = click.Path(path_type=pathlib.Path)
+PATH = click.Path(path_type=Path)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import pathlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import click
@@ -29,12 +29,12 @@ from minitvm.runtime.executor import GraphModule
 @building.compiles()
 @building.trusted_keys
 def profile(
-    model: pathlib.Path,
-    inputs: pathlib.Path | None,
+    model: Path,
+    inputs: Path | None,
     repeats: int,
     warmup: int,
     top: int | None,
-    trace: pathlib.Path | None,
+    trace: Path | None,
     as_json: bool,
     seed: int,
     device: int,

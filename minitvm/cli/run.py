@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import click
@@ -34,9 +34,7 @@ from minitvm.target import Rates
 @building.compiles(threads=building.threads(LIBRARY))
 @option("--sign", type=PATH, help="Private Ed25519 key (PEM) to sign the library with.")
 @option("--strict", is_flag=True, excludes=(LIBRARY,), help="Refuse models with operators that would run in Python.")
-def compile_command(
-    model: pathlib.Path, output: pathlib.Path | None, chosen: building.Chosen, sign: pathlib.Path | None, strict: bool
-) -> None:
+def compile_command(model: Path, output: Path | None, chosen: building.Chosen, sign: Path | None, strict: bool) -> None:
     """Compile MODEL (.onnx) to a library: one file with object code, graph and parameters.
 
     The library loads in milliseconds, on any machine with this CPU or a newer one of its kind, and needs no compiler.
@@ -66,7 +64,7 @@ def compile_command(
 @option("--budget", default=600.0, help="Seconds to spend.")
 @option("-n", "--trials", type=click.IntRange(1), default=8, help="Ways to try for a kernel.")
 @building.compiles()
-def tune(model: pathlib.Path, output: pathlib.Path | None, budget: float, trials: int, chosen: building.Chosen) -> None:
+def tune(model: Path, output: Path | None, budget: float, trials: int, chosen: building.Chosen) -> None:
     """Try ways to make the kernels of MODEL (.onnx), and write down how each did, one JSON object a line.
 
     Ways are measured where the target's machine is there, else compiled, and judged by the registers and the memory
@@ -106,13 +104,13 @@ def size(nbytes: int) -> str:
 @building.compiles()
 @building.trusted_keys
 def run(
-    model: pathlib.Path,
-    inputs: pathlib.Path | None,
-    outputs: pathlib.Path | None,
+    model: Path,
+    inputs: Path | None,
+    outputs: Path | None,
     seed: int,
     top: int | None,
     profile: bool,
-    trace: pathlib.Path | None,
+    trace: Path | None,
     device: int,
     chosen: building.Chosen,
 ) -> None:
@@ -190,7 +188,7 @@ Run = Callable[[], object]
 @building.compiles()
 @building.trusted_keys
 def bench(
-    model: pathlib.Path,
+    model: Path,
     roofline: bool,
     as_json: bool,
     against: str | None,
@@ -260,9 +258,8 @@ def _rows(found: Roofline) -> Table:
     for row in (*found.rows, found.total):
         nodes = f"{row.nodes[0]}{f' +{len(row.nodes) - 1}' if row.nodes[1:] else ''}" if row.nodes else "all kernels"
         times = (f"{seconds * 1e6:.1f}" for seconds in (row.floor, row.predicted, row.measured))
-        rows.add_row(
-            nodes, f"{row.flops / 1e6:.2f}", f"{row.nbytes / 1e6:.2f}", *times, f"{found.share(row):.0%}", row.bound
-        )
+        sizes = (f"{size / 1e6:.2f}" for size in (row.flops, row.nbytes))
+        rows.add_row(nodes, *sizes, *times, f"{found.share(row):.0%}", row.bound)
     rows.add_row("a run", "", "", "", "", f"{found.run * 1e6:.1f}", "", "")
     return rows
 
@@ -285,7 +282,7 @@ def _table(times: dict[str, BenchmarkResult]) -> Table:
     return rows
 
 
-def _onnxruntime(model: pathlib.Path, feeds: dict[str, np.ndarray], threads: int) -> Run:
+def _onnxruntime(model: Path, feeds: dict[str, np.ndarray], threads: int) -> Run:
     try:
         import onnxruntime as ort
     except ImportError:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
-import pathlib
 import platform
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import click
@@ -63,7 +63,7 @@ _KERNELS = ("--stage", "--kernel")
     help="Name large constants instead of leaving them out.",
 )
 @building.compiles()
-def show(model: pathlib.Path, chosen: building.Chosen, **asked: Any) -> None:
+def show(model: Path, chosen: building.Chosen, **asked: Any) -> None:
     """Print MODEL (.onnx) at one stage of its way: the graph, or kernels as loops (plain: before any
     schedule), LLVM IR, assembly or CUDA C.
 
@@ -127,7 +127,7 @@ def _changed(steps: list[PassStep]) -> list[PassStep]:
 
 @command()
 @click.argument("model", type=PATH, required=False)
-def info(model: pathlib.Path | None) -> None:
+def info(model: Path | None) -> None:
     """Describe this installation, or MODEL: inputs, outputs, operators (.onnx); origin, target, memory (.mtvm).
 
     \b
@@ -166,7 +166,7 @@ def _caches(cpu: CpuTag) -> str:
     return ", ".join(f"L{n} {nbytes // 1024:,} KiB" for n, nbytes in enumerate(cpu.caches, 1))
 
 
-def _library(path: pathlib.Path) -> list[tuple[str, str]]:
+def _library(path: Path) -> list[tuple[str, str]]:
     library = load(path)
     graph = library.graph
     inputs = [(graph.nodes[i].name, graph.nodes[i].types[0]) for i in graph.arg_nodes]
@@ -188,7 +188,7 @@ def _library(path: pathlib.Path) -> list[tuple[str, str]]:
     ]
 
 
-def _model(path: pathlib.Path) -> list[tuple[str, str]]:
+def _model(path: Path) -> list[tuple[str, str]]:
     description = describe_onnx(path)
     rows = [("input", f"{v.name}: {v.type} {list(v.shape)}") for v in description.inputs]
     rows += [("output", f"{v.name}: {v.type} {list(v.shape)}") for v in description.outputs]

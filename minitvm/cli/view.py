@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pathlib
 import sys
 import webbrowser
+from pathlib import Path
 
 import click
 
@@ -39,16 +39,16 @@ class _Remembering(Command):
 @option("--watch", type=PATH, multiple=True, needs="--serve", help="A file to watch beside MODEL.  Repeatable.")
 @building.compiles()
 def view(
-    model: pathlib.Path,
-    output: pathlib.Path | None,
-    inputs: pathlib.Path | None,
+    model: Path,
+    output: Path | None,
+    inputs: Path | None,
     run: bool,
     repeats: int,
     seed: int,
-    passes: tuple[pathlib.Path, ...],
+    passes: tuple[Path, ...],
     serve: bool,
     port: int,
-    watch: tuple[pathlib.Path, ...],
+    watch: tuple[Path, ...],
     chosen: building.Chosen,
 ) -> None:
     """Write one HTML file that shows what minitvm did to MODEL (.onnx), and why: every pass with what it changed, the
@@ -78,7 +78,7 @@ def view(
     say(f"{path}: {len(library.report.groups)} kernels, {path.stat().st_size / 1e6:.2f} MB; open it in a browser")
 
 
-def _serve(model: pathlib.Path, port: int, watch: tuple[pathlib.Path, ...]) -> None:
+def _serve(model: Path, port: int, watch: tuple[Path, ...]) -> None:
     from minitvm.viewer.serve import Builder, Server, own_passes
 
     for file in (model, *watch):

@@ -194,19 +194,14 @@ class Template(ABC):
         """Say what was taken of the search space, at which cost, and what speaks against the rest."""
         if not listening():
             return
-        against = dict.fromkeys(
-            (c.scheme, c.why_not) for c in self.candidates if c.why_not and c.scheme != self.choice.scheme
-        )
-        for scheme, why_not in against:
+        spoken_against = (c for c in self.candidates if c.why_not and c.scheme != self.choice.scheme)
+        for scheme, why_not in dict.fromkeys((c.scheme, c.why_not) for c in spoken_against):
             decide("schedule", anchor, Declined(f"{scheme}: {why_not}"))
         taken = f"{self.choice}, {self._best} of {len(self.candidates)}"
         if self.record is not None and self.record.choice != str(self.choice):
             decide(title, anchor, Declined(f"what records name, {self.record.choice}: it is none of its ways"))
-        decide(
-            title,
-            anchor,
-            f"writes the loops: {taken}; {self.choice.cycles:,.0f} cycles predicted; sums in {self.accumulator}",
-        )
+        predicted = f"{self.choice.cycles:,.0f} cycles predicted"
+        decide(title, anchor, f"writes the loops: {taken}; {predicted}; sums in {self.accumulator}")
 
     @property
     def _best(self) -> str:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import json
 import math
-import pathlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import Any
 
 from minitvm.errors import ConfigError
@@ -98,7 +98,7 @@ def options() -> str:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def read(path: pathlib.Path) -> list[Record]:
+def read(path: Path) -> list[Record]:
     """The records of a file; :class:`ConfigError` where it cannot be read or holds something else."""
     try:
         if path.exists() and not path.is_file():  # a device may never end
@@ -125,7 +125,7 @@ def shipped(machine: MachineModel) -> Mapping[Key, Record]:
 
 @functools.lru_cache(maxsize=8)
 def _of_file(path: str, changed: int = 0, size: int = 0) -> Mapping[Key, Record]:
-    return best(read(pathlib.Path(path)))
+    return best(read(Path(path)))
 
 
 def given() -> Mapping[Key, Record]:
@@ -134,7 +134,7 @@ def given() -> Mapping[Key, Record]:
     if not path:
         return {}
     try:
-        status = pathlib.Path(path).stat()
+        status = Path(path).stat()
     except OSError as error:
         raise ConfigError(f"{OPTION.name}: {path} cannot be read: {error.strerror}", hint=_HINT) from None
     return _of_file(path, status.st_mtime_ns, status.st_size)

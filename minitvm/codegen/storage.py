@@ -80,9 +80,8 @@ def spell_stored(kernel: Kernel) -> Kernel:
             return replace(stmt, buffer=codes[stmt.buffer])
         return stmt
 
-    return replace(
-        kernel, params=tuple(codes.get(b, b) for b in kernel.params), body=map_stmt(kernel.body, expression, statement)
-    )
+    params = tuple(codes.get(b, b) for b in kernel.params)
+    return replace(kernel, params=params, body=map_stmt(kernel.body, expression, statement))
 
 
 def code_dtype(dtype: str) -> str:

@@ -235,9 +235,7 @@ def _link(
     program = with_library_calls(program, [symbol for symbol in program.groups if kernels[symbol].is_library_call])
     backend, threads = report.compiler.backend, report.compiler.backend.machine.threads
     with report.timings.stage("memory plan"):
-        needs = {
-            i: kernels[node.func].workspace(threads) for i, node in enumerate(program.graph.nodes) if node.is_kernel
-        }
+        needs = {i: kernels[n.func].workspace(threads) for i, n in enumerate(program.graph.nodes) if n.is_kernel}
         workspaces = {node: nbytes for node, nbytes in needs.items() if isinstance(nbytes, int)}
         room = room_of(backend.made_for, threads)
         plan = unplanned(program.graph) if program.sizes else plan_memory(program.graph, workspaces, room)

@@ -4,13 +4,13 @@ import functools
 import hashlib
 import json
 import os
-import pathlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from minitvm import config
@@ -287,7 +287,7 @@ def _unpack(data: bytes) -> KernelCode:
 def source_fingerprint() -> str:
     """A hash of the sources that decide what a kernel looks like, so that a changed compiler misses the cache."""
     digest = hashlib.sha256()
-    root = pathlib.Path(__file__).parents[1]
+    root = Path(__file__).parents[1]
     for folder in ("ir", "codegen"):
         for path in sorted(p for p in (root / folder).rglob("*") if p.suffix in (".py", ".ll", ".jsonl")):
             digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())

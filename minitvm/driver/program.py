@@ -182,12 +182,8 @@ def without_kernels(program: Program, symbols: Collection[str]) -> Program:
     if not symbols:
         return program
     nodes = [replace(n, step=HostStep()) if n.func in symbols else n for n in program.graph.nodes]
-    hosts = {
-        n.name: Function(g.params, g.body, {"symbol": n.func}, span=n.spans)
-        for n in program.graph.nodes
-        if n.func in symbols
-        for g in [program.groups[n.func]]
-    }
+    known = ((n, program.groups[n.func]) for n in program.graph.nodes if n.func in symbols)
+    hosts = {n.name: Function(g.params, g.body, {"symbol": n.func}, span=n.spans) for n, g in known}
     groups = {symbol: group for symbol, group in program.groups.items() if symbol not in symbols}
     graph = Graph(tuple(nodes), program.graph.heads)
     return replace(program, graph=graph, groups=groups, hosts={**program.hosts, **hosts})

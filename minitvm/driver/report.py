@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import pathlib
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from minitvm.codegen.listing import Listing
@@ -287,14 +287,14 @@ class BuildReport(Shown):
             raise ConfigError(f"nothing was decided about {name!r}", hint="--kernel list names kernels and nodes")
         return found
 
-    def view(self, path: str | os.PathLike[str] = "report.html", title: str = "", profile: Any = None) -> pathlib.Path:
+    def view(self, path: str | os.PathLike[str] = "report.html", title: str = "", profile: Any = None) -> Path:
         """Write all of it as one HTML file, to be looked at in a browser (``docs/viewer.md``); the file's path.
 
         With measured times where a ``profile`` is given, that of ``minitvm.lab.profile(library)``.  Builds with
         ``trace=True`` only: :class:`ConfigError` else.
         """
         viewer = importlib.import_module("minitvm.viewer")  # above this room, and there only when it is asked for
-        written: pathlib.Path = viewer.write_page(self, path, title, profile)
+        written: Path = viewer.write_page(self, path, title, profile)
         return written
 
     def _stages(self, kernels: list[str]) -> Iterator[tuple[str, tuple[Decision, ...]]]:

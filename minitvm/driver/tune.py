@@ -6,10 +6,10 @@ are predicted again from that.  What a file has already is not tried again.
 
 from __future__ import annotations
 
-import pathlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,7 +92,7 @@ def _template(symbol: str, group: Function, compiler: KernelCompiler) -> Templat
 def tune(
     found: Sequence[Task],
     compiler: KernelCompiler,
-    path: pathlib.Path,
+    path: Path,
     budget: float,
     most: int = 8,
     on_progress: Progress | None = None,

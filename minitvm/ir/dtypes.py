@@ -21,20 +21,8 @@ STORED = {
 """Dtypes that are stored, moved and cast, never computed with -> what holds all of their values, and is computed with
 in their place.  An element takes a byte (the low bits of it), of bfloat16 two."""
 
-COMPUTED = (
-    "bool",
-    "int8",
-    "int16",
-    "int32",
-    "int64",
-    "uint8",
-    "uint16",
-    "uint32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-)
+INTEGERS = tuple(f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64))
+COMPUTED = ("bool", *INTEGERS, "float16", "float32", "float64")
 DTYPES = (*COMPUTED, *STORED)
 SHORT = ("float16", "bfloat16")
 """Floats of two bytes."""

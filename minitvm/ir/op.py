@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import numpy as np
@@ -352,9 +352,7 @@ def is_product(value: LoopExpr) -> bool:
     return isinstance(value, Binary) and value.op == "mul" and value.dtype.startswith("float")
 
 
-prod_over, max_over, min_over, largest_over = (
-    functools.partial(_reduce, kind) for kind in ("prod", "max", "min", "larger")
-)
+prod_over, max_over, min_over, largest_over = (partial(_reduce, kind) for kind in ("prod", "max", "min", "larger"))
 """Product, maximum, minimum; where an extent is 0 what :func:`identity_of` says.  The last one is a maximum for those
 who know of NaN by other ways: one instruction in place of three, and NaN or not where there is one."""
 

@@ -10,10 +10,10 @@ same.
 from __future__ import annotations
 
 import importlib
-import pathlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -70,10 +70,10 @@ def check(
     value_dict: Mapping[str, Any] | None = None,
     passes: Sequence[Any] = (),
     pipeline: Sequence[Any] | Sequential | None = None,
-    use: str | pathlib.Path | None = None,
+    use: str | Path | None = None,
     constants: Mapping[str, np.ndarray] | None = None,
     reduction: float = REDUCTION,
-    output: str | pathlib.Path | None = None,
+    output: str | Path | None = None,
 ) -> Checked:
     """Whether a model is compiled right: every pass, every kernel, the whole at all levels and thread counts.
 
@@ -110,9 +110,9 @@ def _check_names(what: str, given: Sequence[str], known: Sequence[str]) -> None:
             raise ConfigError(f"{what}: there is no {name!r}", hint=closest(str(name), known))
 
 
-def used(path: str | pathlib.Path) -> list[Pass | Rule]:
+def used(path: str | Path) -> list[Pass | Rule]:
     """Runs a Python file, which registers what it has to; its own passes (objects) and rules come back."""
-    space = names_of(pathlib.Path(path), "a Python file that defines passes, rules or templates", run_name="used")
+    space = names_of(Path(path), "a Python file that defines passes, rules or templates", run_name="used")
     return [v for v in space.values() if _is_own(v)]
 
 
@@ -377,6 +377,6 @@ class Checking:
         finding.repeat = repeat
         self.checked.findings.append(finding)
 
-    def write(self, output: str | pathlib.Path | None) -> None:
+    def write(self, output: str | Path | None) -> None:
         for number, finding in enumerate(self.checked.findings if output else (), 1):
-            finding.path = write(finding, pathlib.Path(str(output)), number)
+            finding.path = write(finding, Path(str(output)), number)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pathlib
 import re
+from pathlib import Path
 
 from minitvm.ir.text import module_constants, save_constants
 from minitvm.lab.check_result import Finding
@@ -28,7 +28,7 @@ def test_{name}() -> None:
 '''
 
 
-def write(finding: Finding, folder: pathlib.Path, number: int) -> pathlib.Path:
+def write(finding: Finding, folder: Path, number: int) -> Path:
     """Writes ``test_found_NUMBER_WHO.py``, and what its text does not hold (constants, an ONNX model)."""
     folder.mkdir(parents=True, exist_ok=True)
     words = re.findall(r"[a-z0-9]+", finding.guilty.split(",")[0].split("(")[0].lower())

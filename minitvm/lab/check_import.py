@@ -119,10 +119,8 @@ class Import:
                 one, *others = (partial(_nth, run, position) for run in (usual, *ways))
                 part, atol = Function(function.params, body), self.oracle.atol
                 if compare(part, one, draws=[proof.draw], ways=others, atol=atol).difference:
-                    return next(n for n in self.proto.graph.node if name in n.output), {
-                        **dict(zip(names, own, strict=True)),
-                        **given,
-                    }
+                    values = {**dict(zip(names, own, strict=True)), **given}
+                    return next(n for n in self.proto.graph.node if name in n.output), values
         return None
 
     def _alone(self, node: onnx.NodeProto, values: Mapping[str, np.ndarray]) -> onnx.ModelProto:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pathlib
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 
 from minitvm.ir.expr import Module
 from minitvm.lab.minify import size
@@ -50,7 +50,7 @@ class Finding:
     notes: tuple[str, ...] = ()
     onnx: bytes = field(default=b"", repr=False)
     """The model that shows it, where it is the import that is wrong."""
-    path: pathlib.Path | None = None
+    path: Path | None = None
     """The test file, where one was asked for."""
 
     @property

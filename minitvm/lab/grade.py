@@ -6,13 +6,13 @@ A file runs in a process of its own, so that what never ends, or ends the proces
 from __future__ import annotations
 
 import json
-import pathlib
 import queue
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from minitvm.errors import InputError, no_file
@@ -67,7 +67,7 @@ def _lines(exercise: Exercise, outcomes: list[Outcome]) -> Iterator[str]:
         last = said
 
 
-def grade(chapter: str, work: str | pathlib.Path | Mapping[str, Any]) -> Grade:
+def grade(chapter: str, work: str | Path | Mapping[str, Any]) -> Grade:
     """Grades a file, or what a notebook has defined: ``grade("chapter1", globals())``.
 
     A notebook's functions run in its own process: what never ends is interrupted there as any cell is.
@@ -76,7 +76,7 @@ def grade(chapter: str, work: str | pathlib.Path | Mapping[str, Any]) -> Grade:
     found = chapter_of(str(chapter))
     if isinstance(work, Mapping):
         return Grade(found, tuple(o for e in found.exercises for o in e.outcomes(work, _file_of(work, e))))
-    path = pathlib.Path(work)
+    path = Path(work)
     if not path.is_file():
         hint = f"minitvm lab start {found.name} writes a file to begin with"
         raise InputError(no_file(path), hint=hint)
@@ -96,7 +96,7 @@ def _file_of(work: Mapping[str, Any], exercise: Exercise) -> str:
 class _Child:
     """A process that grades exercises from a place on and says so line by line."""
 
-    def __init__(self, chapter: Chapter, path: pathlib.Path, exercise: int, check: int) -> None:
+    def __init__(self, chapter: Chapter, path: Path, exercise: int, check: int) -> None:
         command = [sys.executable, "-m", "minitvm.lab.course.child", chapter.name, str(path), str(exercise), str(check)]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8")
         self.lines: queue.Queue[str] = queue.Queue()
@@ -124,7 +124,7 @@ class _Child:
         self.process.wait()
 
 
-def _graded_apart(chapter: Chapter, path: pathlib.Path) -> Grade:
+def _graded_apart(chapter: Chapter, path: Path) -> Grade:
     outcomes: list[Outcome] = []
     todo = [(n, m) for n, exercise in enumerate(chapter.exercises) for m in range(len(exercise.checks))]
     while len(outcomes) < len(todo):

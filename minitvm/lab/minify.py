@@ -214,9 +214,8 @@ def _constants(function: Function) -> Iterator[Callable[[], Function]]:
     for constant in found:
         for value in _simpler(constant.value) if not is_inline(constant) else ():
             if not np.array_equal(value, constant.value, equal_nan=value.dtype.kind == "f"):
-                yield partial(
-                    over_inputs, function, substitute(function.body, {constant: Constant(value, constant.name)}), ()
-                )
+                simpler = substitute(function.body, {constant: Constant(value, constant.name)})
+                yield partial(over_inputs, function, simpler, ())
 
 
 def _simpler(value: np.ndarray) -> Iterator[np.ndarray]:
@@ -256,9 +255,8 @@ def _resized(function: Function, where: Mapping[Expr, int | None], extent: int, 
         if old in where:
             return _cropped(new, where[old], extent, less)
         if isinstance(new, Call) and isinstance(new.op, Op) and named:
-            changed = {
-                n: _replaced(v, extent, less) for n, v in vars(new.op).items() if n in attributes_of(type(new.op))
-            }
+            known = attributes_of(type(new.op))
+            changed = {n: _replaced(v, extent, less) for n, v in vars(new.op).items() if n in known}
             op = new.op.with_attributes(**changed)
             return Call(op, new.args, span=new.span) if op != new.op else new
         return new

@@ -8,10 +8,10 @@ from __future__ import annotations
 import ast
 import importlib.abc
 import importlib.machinery
-import pathlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -56,9 +56,8 @@ def _functions(tree: ast.Module) -> Iterator[ast.AST]:
 
 def _of(node: ast.AST, source: str) -> Iterator[Mutant]:
     if isinstance(node, ast.If) and not node.orelse and _refuses(node.body):
-        parts = (
-            node.test.values if isinstance(node.test, ast.BoolOp) and isinstance(node.test.op, ast.Or) else [node.test]
-        )
+        test = node.test
+        parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
         yield from (_mutant(part, source, ast.Constant(False)) for part in parts)
     elif isinstance(node, ast.IfExp) and (_is_refusal(node.body) or _is_refusal(node.orelse)):
         yield _mutant(node.test, source, ast.Constant(_is_refusal(node.orelse)))
@@ -113,7 +112,7 @@ class Loader(importlib.machinery.SourceFileLoader):
     index = -1
 
     def get_code(self, fullname: str) -> CodeType:
-        source = pathlib.Path(self.path).read_text(encoding="utf-8")
+        source = Path(self.path).read_text(encoding="utf-8")
         return compile(without(source, self.index), self.path, "exec")
 
 
@@ -121,13 +120,13 @@ class Finder(importlib.abc.MetaPathFinder):
     """Finds one file in another way."""
 
     def __init__(self, path: str, index: int) -> None:
-        self.path, self.index = pathlib.Path(path).resolve(), index
+        self.path, self.index = Path(path).resolve(), index
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         found = importlib.machinery.PathFinder.find_spec(fullname, path, target)
-        if found is None or found.origin is None or pathlib.Path(found.origin).resolve() != self.path:
+        if found is None or found.origin is None or Path(found.origin).resolve() != self.path:
             return None
         loader = Loader(fullname, found.origin)
         loader.index = self.index

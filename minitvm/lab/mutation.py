@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
-import pathlib
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import minitvm
 from minitvm.errors import ConfigError, no_file
@@ -37,7 +37,7 @@ class Outcome:
 class Mutation:
     """What came of it: a file, its tests, one outcome for each precondition."""
 
-    path: pathlib.Path
+    path: Path
     tests: tuple[str, ...]
     outcomes: tuple[Outcome, ...]
 
@@ -76,21 +76,18 @@ def mutate(
     status = _run(path, -1, chosen, None)
     if status != 0:
         raise ConfigError(f"the tests fail as it is (pytest's exit status is {status})", where=list(chosen))
-    patience, done = 20 + PATIENCE * (time.monotonic() - start), 0
-    outcomes = []
+    patience, outcomes = 20 + PATIENCE * (time.monotonic() - start), list[Outcome]()
     with ThreadPoolExecutor(jobs or os.cpu_count() or 1) as pool:
-        for (_, mutant), found in zip(
-            numbered, pool.map(lambda item: _run(path, item[0], chosen, patience), numbered), strict=True
-        ):
-            done += 1
+        statuses = pool.map(lambda item: _run(path, item[0], chosen, patience), numbered)
+        for (_, mutant), found in zip(numbered, statuses, strict=True):
             how = {None: "the tests hang", 0: "survives", 1: "a test fails"}.get(found, "the tests cannot run")
             outcomes.append(Outcome(mutant.line, mutant.removed, found != 0, how))
             if on_progress is not None:
-                on_progress(done, len(numbered), f"line {mutant.line}")
+                on_progress(len(outcomes), len(numbered), f"line {mutant.line}")
     return Mutation(path, chosen, tuple(outcomes))
 
 
-def _run(path: pathlib.Path, index: int, tests: Sequence[str], seconds: float | None) -> int | None:
+def _run(path: Path, index: int, tests: Sequence[str], seconds: float | None) -> int | None:
     """pytest's exit status; ``None`` where it took longer than that."""
     environment = {**os.environ, "MINITVM_CACHE_DIR": "", "PYTHONDONTWRITEBYTECODE": "1"}
     command = [sys.executable, "-m", program.__name__, str(path), str(index), *tests]
@@ -101,9 +98,9 @@ def _run(path: pathlib.Path, index: int, tests: Sequence[str], seconds: float | 
     return done.returncode
 
 
-def _path(what: str) -> pathlib.Path:
+def _path(what: str) -> Path:
     if what.endswith(".py"):
-        path = pathlib.Path(what).resolve()
+        path = Path(what).resolve()
         if not path.is_file():
             raise ConfigError(no_file(path))
         return path
@@ -111,16 +108,16 @@ def _path(what: str) -> pathlib.Path:
 
     if what not in PASSES:
         raise ConfigError(f"there is no pass {what!r}", hint=closest(what, sorted(PASSES)))
-    return pathlib.Path(inspect.getfile(PASSES[what])).resolve()
+    return Path(inspect.getfile(PASSES[what])).resolve()
 
 
-def _root() -> pathlib.Path | None:
+def _root() -> Path | None:
     """The checkout, where minitvm is used from one."""
-    root = pathlib.Path(minitvm.__file__).parents[1]
+    root = Path(minitvm.__file__).parents[1]
     return root if (root / "tests" / "passes").is_dir() else None
 
 
-def _tests_of(what: str, path: pathlib.Path) -> tuple[str, ...]:
+def _tests_of(what: str, path: Path) -> tuple[str, ...]:
     """The files of tests of passes that name the pass, or the file."""
     root = _root()
     folder = root / "tests" / "passes" if root and path.is_relative_to(root) else path.parent

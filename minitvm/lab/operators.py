@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pathlib
 import sys
+from pathlib import Path
 
 import minitvm.ir.ops  # noqa: F401  (registers them)
 from minitvm.ir.attributes import attributes_of, format_attribute
@@ -36,25 +36,15 @@ def page() -> str:
     count = sum(map(len, families.values()))
     text = [HEAD, f"{count} operators in {len(families)} families.", ""]
     for family, ops in sorted(families.items()):
-        text += [
-            f"## {family}",
-            "",
-            "| operator | arguments | attributes | fusion | kernel | traits |",
-            "|---|---|---|---|---|---|",
-        ]
+        head = "| operator | arguments | attributes | fusion | kernel | traits |"
+        text += [f"## {family}", "", head, f"|{'---|' * 6}"]
         text += [_row(op) for op in sorted(ops, key=lambda op: op.name)] + [""]
     return "\n".join(text)
 
 
 def _row(op: type[Op]) -> str:
-    cells = [
-        f"`{op.name}`",
-        _arguments(op),
-        ", ".join(_attributes(op)),
-        _fusion(op),
-        _kernel(op),
-        ", ".join(_traits(op)),
-    ]
+    attributes, traits = (", ".join(listed(op)) for listed in (_attributes, _traits))
+    cells = [f"`{op.name}`", _arguments(op), attributes, _fusion(op), _kernel(op), traits]
     return f"| {' | '.join(cells)} |".replace("  ", " ")
 
 
@@ -88,6 +78,6 @@ def _traits(op: type[Op]) -> list[str]:
 
 if __name__ == "__main__":
     if sys.argv[1:]:
-        pathlib.Path(sys.argv[1]).write_text(page(), encoding="utf-8")
+        Path(sys.argv[1]).write_text(page(), encoding="utf-8")
     else:
         sys.stdout.write(page())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import pathlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from minitvm.errors import ConfigError
 
@@ -17,7 +17,7 @@ def kind_of(path: str | os.PathLike[str]) -> str:
         raise ConfigError("pictures need matplotlib, which is not installed", hint="pip install matplotlib")
     from matplotlib.backend_bases import FigureCanvasBase
 
-    kind = pathlib.Path(path).suffix[1:] or "png"
+    kind = Path(path).suffix[1:] or "png"
     if kind not in FigureCanvasBase.get_supported_filetypes():
         raise ConfigError(f"{path}: there is no kind of picture {kind!r}", hint="name it .png, .svg or .pdf")
     return kind

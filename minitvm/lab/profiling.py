@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -106,14 +106,14 @@ class Profile(Shown):
     def text(self, top: int | None = None) -> str:
         """All of it, or of the table the ``top`` lines."""
         rows = self.table(top)
-        lines = aligned(rows, left=(0, len(HEADINGS) - 2, len(HEADINGS) - 1))
+        lines = aligned(rows, left=(0, len(COLUMNS) - 2, len(COLUMNS) - 1))
         left = self.rows[len(rows) - 1 :]
         rest = [f"and {len(left)} more, {sum(r.share for r in left):.1%} of the time"] if left else []
         return "\n".join([self.summary, *self.notes, "", *lines, *rest])
 
     def table(self, top: int | None = None) -> list[tuple[str, ...]]:
         """Headings, then the cells of each row, or of the ``top`` ones."""
-        return [HEADINGS, *(_cells(row) for row in self.rows[:top])]
+        return [COLUMNS, *(_cells(row) for row in self.rows[:top])]
 
     def __repr__(self) -> str:
         return f"<profile of {self.model}: {len(self.rows)} kernels, {self.run * 1e3:.3f} ms a run>"
@@ -184,7 +184,7 @@ class Profile(Shown):
 
     def save_trace(self, path: str | os.PathLike[str]) -> None:
         """Write :meth:`chrome_trace` to a file; :class:`OSError` where that cannot be."""
-        pathlib.Path(path).write_text(self.chrome_trace(), encoding="utf-8")
+        Path(path).write_text(self.chrome_trace(), encoding="utf-8")
 
 
 def profile(
@@ -216,7 +216,7 @@ def profile(
 
 
 def _library(model: Library | Model, num_threads: int | None, options: dict[str, Any]) -> Library:
-    saved = pathlib.Path(model) if isinstance(model, (str, os.PathLike)) else None
+    saved = Path(model) if isinstance(model, (str, os.PathLike)) else None
     if isinstance(model, Library) or (saved is not None and saved.suffix == ".mtvm"):
         if options:
             raise ConfigError(f"{', '.join(options)}: a library is compiled already", hint="give the model instead")
@@ -225,7 +225,7 @@ def _library(model: Library | Model, num_threads: int | None, options: dict[str,
 
 
 def _title(model: Any) -> str:
-    return pathlib.Path(model).name if isinstance(model, (str, os.PathLike)) else "the model"
+    return Path(model).name if isinstance(model, (str, os.PathLike)) else "the model"
 
 
 def profile_module(
@@ -420,18 +420,7 @@ def _row(
 
 # --- as text ----------------------------------------------------------------------------------------------------------
 
-HEADINGS = (
-    "nodes",
-    "us",
-    "share",
-    "predicted",
-    "x predicted",
-    "of peak",
-    "of bandwidth",
-    "waits",
-    "bound by",
-    "kernel",
-)
+COLUMNS = ("nodes", "us", "share", "predicted", "x predicted", "of peak", "of bandwidth", "waits", "bound by", "kernel")
 
 
 def _cells(row: ProfileRow) -> tuple[str, ...]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import pathlib
 import runpy
+from pathlib import Path
 from typing import Any
 
 from minitvm.errors import InputError, no_file
 from minitvm.passes import Pass, Rule
 
 
-def passes_of(path: pathlib.Path) -> list[Any]:
+def passes_of(path: Path) -> list[Any]:
     """The list ``passes`` of a Python file; else the passes and rules that it makes, in order.
 
     :class:`InputError` where the file cannot be read or run, or has none.
@@ -23,7 +23,7 @@ def passes_of(path: pathlib.Path) -> list[Any]:
     return list(dict.fromkeys(found))
 
 
-def names_of(path: pathlib.Path, hint: str, run_name: str = "<run_path>") -> dict[str, Any]:
+def names_of(path: Path, hint: str, run_name: str = "<run_path>") -> dict[str, Any]:
     """What a Python file defines, once it ran; :class:`InputError` where it cannot be read or run."""
     if not path.is_file():
         raise InputError(no_file(path), hint=hint)
@@ -35,7 +35,7 @@ def names_of(path: pathlib.Path, hint: str, run_name: str = "<run_path>") -> dic
         ) from error
 
 
-def _place(path: pathlib.Path, error: Exception) -> str:
+def _place(path: Path, error: Exception) -> str:
     """The last line of the file that was running."""
     lines, trace = [getattr(error, "lineno", None)], error.__traceback__
     while trace is not None:

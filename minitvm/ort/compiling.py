@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import gc
 import math
-import pathlib
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -163,7 +163,7 @@ class Compiling:
         known = {name: checked[name] for name in arrays}
         self._specialised({name: checked[name].shape for name in self._tensors}, known, self._compile)
 
-    def save(self, path: str | pathlib.Path, key: Any = None) -> None:
+    def save(self, path: str | Path, key: Any = None) -> None:
         """Write what was compiled so far as one library: for all shapes, for those that were prepared or met; weights
         once.  :func:`minitvm.load` reads it, and its ``run`` takes what serves the shapes of what it is given.
 

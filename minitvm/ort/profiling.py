@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import pathlib
 import threading
 import time
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 from minitvm.errors import ConfigError
@@ -26,7 +26,7 @@ class Profiler:
 
     def __init__(self, prefix: str, provider: str) -> None:
         self._provider = provider
-        self._path = pathlib.Path(f"{prefix}_{datetime.now():%Y-%m-%d_%H-%M-%S}_{os.getpid()}_{id(self) % 10**6}.json")
+        self._path = Path(f"{prefix}_{datetime.now():%Y-%m-%d_%H-%M-%S}_{os.getpid()}_{id(self) % 10**6}.json")
         self._lock = threading.Lock()
         self._modules: dict[int, tuple[Library, GraphModuleDebug]] = {}
         self._events: list[dict[str, Any]] = []

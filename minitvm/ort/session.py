@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import pathlib
 import sys
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -153,7 +153,7 @@ class InferenceSession:
 
     def _save_optimized(self, path: str) -> None:
         """What ``optimized_model_filepath`` asks for is a library here."""
-        if pathlib.Path(path).suffix != SUFFIX:
+        if Path(path).suffix != SUFFIX:
             warnings.warn(
                 f"{path} holds a library of minitvm, no ONNX model: InferenceSession reads it, other programs do not",
                 OptionWarning,
@@ -247,7 +247,7 @@ class InferenceSession:
         Kernels for all shapes are compiled where nothing is yet.  Raises :class:`LibraryError` where they cannot be,
         and what :meth:`Library.save` raises.
         """
-        self._engine.save(pathlib.Path(path), key)
+        self._engine.save(Path(path), key)
 
     # --- running ---
 
@@ -384,11 +384,11 @@ def _library_of(model: Any) -> Library | None:
         return Library(archive.from_bytes(bytes(model), "the given bytes")) if bytes(model[:4]) == _ZIP else None
     if not isinstance(model, (str, os.PathLike)) or "\0" in os.fspath(model):
         return None
-    path = pathlib.Path(model)
+    path = Path(model)
     return load(path) if path.is_file() and (path.suffix == SUFFIX or _begins(path) == _ZIP) else None
 
 
-def _begins(path: pathlib.Path) -> bytes:
+def _begins(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             return file.read(len(_ZIP))

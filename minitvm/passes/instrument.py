@@ -252,9 +252,7 @@ class Verify(PassInstrument):
 
     def _compare(self, before: Module, after: Module, info: PassInfo) -> None:
         name = info.name
-        found = compare_numbers(
-            before, after, f"pass {name}", self._rtol_for(info), self.seed, info.draws, known=self._known
-        )
+        found = compare_numbers(before, after, f"pass {name}", self._rtol_for(info), self.seed, info.draws, self._known)
         decide("Verify", name, str(found))
         if not found.agreed:
             raise NotCompared(

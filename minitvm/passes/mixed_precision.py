@@ -82,9 +82,7 @@ class _Narrowing:
     def _node(self, node: Expr, operands: tuple[Expr, ...]) -> Expr:
         if isinstance(node, Call):
             short = self._in_short(node, operands) if isinstance(node.op, Op) else None
-            return short or rebuild(
-                node, [self._as(new, old.type) for new, old in zip(operands, node.args, strict=True)]
-            )
+            return short or rebuild(node, [self._as(n, old.type) for n, old in zip(operands, node.args, strict=True)])
         return node if isinstance(node, Function) else rebuild(node, operands)
 
     def _in_short(self, call: Call, operands: tuple[Expr, ...]) -> Expr | None:

@@ -23,11 +23,11 @@ import contextlib
 import io
 import json
 import os
-import pathlib
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, takewhile
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
@@ -62,7 +62,7 @@ _AGAIN = "copy the file again, or compile the model again"
 # --- writing --------------------------------------------------------------------------------------------------
 
 
-def write(artifact: Artifact, path: pathlib.Path, key: PrivateKey | None = None) -> None:
+def write(artifact: Artifact, path: Path, key: PrivateKey | None = None) -> None:
     """Write the file, signed where there is a key, and atomically."""
     members = _file(artifact, key)
     try:
@@ -74,7 +74,7 @@ def write(artifact: Artifact, path: pathlib.Path, key: PrivateKey | None = None)
         ) from error
 
 
-def write_atomically(path: pathlib.Path, write_to: Callable[[BinaryIO], object]) -> None:
+def write_atomically(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
     """The path holds the old file or the whole new one; nothing is left behind, after Ctrl-C neither."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
@@ -87,7 +87,7 @@ def write_atomically(path: pathlib.Path, write_to: Callable[[BinaryIO], object])
         raise
 
 
-def _require_ordinary(path: pathlib.Path) -> None:
+def _require_ordinary(path: Path) -> None:
     """A file may be written over; a folder, a pipe, a device may not."""
     if path.exists() and not path.is_file():
         what = "a folder" if path.is_dir() else "not an ordinary file"
@@ -182,7 +182,7 @@ def _records(members: Mapping[str, Member]) -> dict[str, Json]:
 # --- reading --------------------------------------------------------------------------------------------------
 
 
-def read(path: pathlib.Path, trusted: Sequence[bytes] | None = None) -> tuple[Artifact, Origin]:
+def read(path: Path, trusted: Sequence[bytes] | None = None) -> tuple[Artifact, Origin]:
     """The artefact in a library file, and who signed it.
 
     Raises :class:`LibraryError` for anything that is not one, whole and for this CPU, and what :func:`origin_of`
@@ -195,7 +195,7 @@ def read(path: pathlib.Path, trusted: Sequence[bytes] | None = None) -> tuple[Ar
     return _artifact(members, str(path)), origin
 
 
-def _data(path: pathlib.Path) -> memoryview:
+def _data(path: Path) -> memoryview:
     """The file as it is now, from a 64-byte boundary on: what is checked is what is used, whatever becomes of it."""
     try:
         if path.exists() and not path.is_file():  # to open a pipe waits for its other end

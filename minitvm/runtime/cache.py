@@ -8,8 +8,8 @@ cannot be written costs one warning, never an error.
 import contextlib
 import hashlib
 import os
-import pathlib
 import warnings
+from pathlib import Path
 
 from minitvm.runtime.archive import write_atomically
 
@@ -35,7 +35,7 @@ def cache_key(*parts: str) -> str:
 class KernelCache:
     """Bytes by key in a folder; off where ``folder`` is ``None``.  ``hits`` and ``misses`` are counted."""
 
-    def __init__(self, folder: pathlib.Path | None, limit: int = LIMIT_BYTES) -> None:
+    def __init__(self, folder: Path | None, limit: int = LIMIT_BYTES) -> None:
         self.folder = folder
         self.limit = limit
         self.hits = 0
@@ -43,7 +43,7 @@ class KernelCache:
         self.written: str | None = None
         """The folder of the newest entry."""
 
-    def _path(self, key: str) -> pathlib.Path:
+    def _path(self, key: str) -> Path:
         assert self.folder is not None
         return self.folder / "objects" / key[:2] / f"{key}.bin"
 
@@ -113,7 +113,7 @@ class KernelCache:
                 path.unlink()
             total -= size
 
-    def _entries(self, folder: str = "*") -> list[tuple[float, int, pathlib.Path]]:
+    def _entries(self, folder: str = "*") -> list[tuple[float, int, Path]]:
         assert self.folder is not None
         found = []
         for path in self.folder.glob(f"objects/{folder}/*.bin"):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
-import pathlib
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -16,13 +16,13 @@ FUNCTIONS = ("sgemm", "dgemm")
 _PACKAGE = "scipy-openblas64"
 
 
-def _folders() -> Iterator[pathlib.Path]:
+def _folders() -> Iterator[Path]:
     """Where wheels put it: beside numpy, inside it (macOS), in the package of its own."""
-    numpy = pathlib.Path(np.__file__).parent
+    numpy = Path(np.__file__).parent
     yield from (numpy.parent / "numpy.libs", numpy / ".dylibs")
     found = importlib.util.find_spec(_PACKAGE.replace("-", "_"))
     if found is not None and found.origin is not None:
-        yield pathlib.Path(found.origin).parent / "lib"
+        yield Path(found.origin).parent / "lib"
 
 
 @cache

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import pathlib
 import time
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,11 +79,11 @@ class GraphModuleDebug(GraphModule):
         instance: Instance,
         devices: Sequence[Device] = (),
         graph_json: str | None = None,
-        dump_root: str | pathlib.Path | None = None,
+        dump_root: str | Path | None = None,
     ) -> None:
         super().__init__(instance)
         self.graph_json = graph_json or instance.artifact.graph_json
-        self.dump_root = pathlib.Path(dump_root) if dump_root is not None else None
+        self.dump_root = Path(dump_root) if dump_root is not None else None
         self.records: list[NodeRecord] = []
         self._kept: dict[int, list[Any]] = {}
         self._run_node = {i: instance.node_step(i) for i, node in enumerate(self._graph.nodes) if not node.is_null}
@@ -176,8 +176,6 @@ class GraphModuleDebug(GraphModule):
         return json.dumps({"traceEvents": events, "displayTimeUnit": "ns"}, default=str)  # a dimension may have a name
 
 
-def create(
-    graph_json: str, lib: Library, device: Device, dump_root: str | pathlib.Path | None = None
-) -> GraphModuleDebug:
+def create(graph_json: str, lib: Library, device: Device, dump_root: str | Path | None = None) -> GraphModuleDebug:
     """A module from its parts, as TVM's ``debug_executor.create``; raises what :func:`executor.create` does."""
     return GraphModuleDebug(executor.create(graph_json, lib, device).instance, [device], graph_json, dump_root)

@@ -164,9 +164,7 @@ def values_form(values: Mapping[str, np.ndarray]) -> Json:
 def values_of(form: Json) -> dict[str, np.ndarray]:
     """What :func:`values_form` made it of; ``ValueError`` where it is none."""
     try:
-        return {
-            name: np.array(value, numpy_dtype(dtype)).reshape(shape) for name, (dtype, shape, value) in form.items()
-        }
+        return {n: np.array(value, numpy_dtype(dtype)).reshape(shape) for n, (dtype, shape, value) in form.items()}
     except (AttributeError, TypeError, ValueError, OverflowError, SyntaxError):
         raise ValueError("values.json says of no inputs what their values are") from None
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import os
-import pathlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -290,14 +290,14 @@ class Library(Shown):
         ``lib.imported_modules[0].get_source()`` is the GPU's."""
         return [self] if self.device().kind != "cpu" else []
 
-    def save(self, path: str | pathlib.Path, key: PrivateKey | None = None) -> None:
+    def save(self, path: str | Path, key: PrivateKey | None = None) -> None:
         """Write the library as one file, which :func:`minitvm.load` reads in any process of a like machine.
 
         ``key``, a private Ed25519 key or its PEM file, signs it (needs the package ``cryptography``).
         """
         archive.write(self.artifact, _path(path), key)
 
-    def export_library(self, path: str | pathlib.Path, **options: Any) -> None:
+    def export_library(self, path: str | Path, **options: Any) -> None:
         """``save`` by TVM's name: with ``.tar`` an archive that ``tar`` reads, else the same whatever the suffix.
 
         :class:`LibraryError` for options of TVM's that say how a C compiler links: none is needed.
@@ -349,7 +349,7 @@ def _fits(artifact: Artifact, shapes: Mapping[str, Shape], values: Mapping[str, 
     return all(name not in values or np.array_equal(values[name], own) for name, own in artifact.values.items())
 
 
-def load(path: str | pathlib.Path, trusted_keys: Iterable[PublicKey] | None = None) -> Library:
+def load(path: str | Path, trusted_keys: Iterable[PublicKey] | None = None) -> Library:
     """Read a saved library; ``library.origin`` says where it comes from.
 
     With ``trusted_keys``, public Ed25519 keys or their PEM files, it must be signed by one of them; they are those
@@ -359,9 +359,9 @@ def load(path: str | pathlib.Path, trusted_keys: Iterable[PublicKey] | None = No
     return Library(artifact, origin=origin)
 
 
-def _path(given: Any) -> pathlib.Path:
+def _path(given: Any) -> Path:
     if isinstance(given, (str, os.PathLike)) and "\0" not in os.fspath(given):
-        return pathlib.Path(given)
+        return Path(given)
     raise LibraryError(f"{given!r} is no path of a library file", hint="libraries are files: lib.save('model.mtvm')")
 
 

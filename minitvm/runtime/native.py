@@ -9,12 +9,12 @@ import atexit
 import ctypes
 import itertools
 import os
-import pathlib
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache, partial
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -53,7 +53,7 @@ _DONTNEED = 4  # of madvise(2), where there is /proc
 def _llvm_pages() -> tuple[tuple[int, int], ...]:
     """Start and bytes of LLVM's own code and tables: what is mapped from its file, and nobody has written to."""
     try:
-        smaps = pathlib.Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+        smaps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ()
     areas = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", smaps, flags=re.MULTILINE)[1:]

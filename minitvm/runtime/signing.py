@@ -6,8 +6,8 @@ member is the signer's public key, 32 bytes, and the signature, 64.
 
 import importlib
 import os
-import pathlib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from minitvm import config
@@ -124,7 +124,7 @@ def _key(key: Any, what: str) -> Any:
     return found
 
 
-def _start_of(path: pathlib.Path) -> bytes:
+def _start_of(path: Path) -> bytes:
     """As much as a key could have: a device may never end."""
     with path.open("rb") as file:
         return file.read(_PEM_BYTES)
@@ -135,7 +135,7 @@ def _read_pem(key: Any, what: str) -> Any:
         raise _no_key(key, what, f"it is a {type(key).__name__}")
     options = {"password": None} if what == "private" else {}
     try:
-        data = key if isinstance(key, bytes) else _start_of(pathlib.Path(key))
+        data = key if isinstance(key, bytes) else _start_of(Path(key))
         formats = importlib.import_module("cryptography.hazmat.primitives.serialization")
         return getattr(formats, f"load_pem_{what}_key")(data, **options)
     except OSError as error:

@@ -83,10 +83,8 @@ class Writes(NotAFunction):
 
 def _require_function(program: ExportedProgram) -> None:
     """ONNX has results only."""
-    written = {
-        *program.graph_signature.buffers_to_mutate.values(),
-        *program.graph_signature.user_inputs_to_mutate.values(),
-    }
+    signature = program.graph_signature
+    written = {*signature.buffers_to_mutate.values(), *signature.user_inputs_to_mutate.values()}
     if written:
         raise Writes(f"the model writes to {', '.join(sorted(map(str, written)))}, and only its results are computed")
     drawing = {str(node.target) for node in program.graph.nodes if _draws(node)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import pathlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from minitvm.errors import InputError
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def write_page(
     report: BuildReport, path: str | os.PathLike[str], title: str = "", profile: Profile | None = None
-) -> pathlib.Path:
+) -> Path:
     """The report, and where given the profile of a run, as a self-contained page.
 
     :class:`ConfigError` where the build kept no modules, :class:`InputError` where the file cannot be written.
@@ -23,7 +23,7 @@ def write_page(
     from minitvm.viewer.document import document_of
     from minitvm.viewer.page import page_of
 
-    target = pathlib.Path(path)
+    target = Path(path)
     text = page_of(document_of(report, title or target.stem, profile))
     try:
         target.write_text(text, encoding="utf-8")

@@ -7,12 +7,12 @@ in the page.  Browsers hear of a new page through server-sent events.
 from __future__ import annotations
 
 import json
-import pathlib
 import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from types import TracebackType
 
 from minitvm.errors import ConfigError
@@ -26,9 +26,9 @@ _LOCAL = ("127.0.0.1", "localhost")
 _NOTHING = '<!doctype html><title>minitvm</title><link rel="icon" href="data:,"><body>building ...'
 
 
-def own_passes() -> list[pathlib.Path]:
+def own_passes() -> list[Path]:
     """The sources of minitvm's passes."""
-    return sorted((pathlib.Path(__file__).parents[1] / "passes").glob("*.py"))
+    return sorted((Path(__file__).parents[1] / "passes").glob("*.py"))
 
 
 class Builder:
@@ -40,7 +40,7 @@ class Builder:
     def __call__(self) -> tuple[str, str]:
         """The page and no complaint, or no page and the complaint."""
         with tempfile.TemporaryDirectory() as folder:
-            path = pathlib.Path(folder) / "page.html"
+            path = Path(folder) / "page.html"
             ended = subprocess.run([*self.command, "-o", str(path)], capture_output=True, text=True, check=False)
             if ended.returncode or not path.is_file():
                 return "", ended.stderr.strip() or ended.stdout.strip() or f"exit status {ended.returncode}"
@@ -50,7 +50,7 @@ class Builder:
 class Server:
     """Shows the last page that there was: ``build`` gives a page and no complaint, or no page and a complaint."""
 
-    def __init__(self, build: Callable[[], tuple[str, str]], watched: Sequence[pathlib.Path], port: int) -> None:
+    def __init__(self, build: Callable[[], tuple[str, str]], watched: Sequence[Path], port: int) -> None:
         self.build = build
         self.watched = list(watched)
         self.page, self.complaint, self.version = "", "", 0
@@ -152,7 +152,7 @@ class Server:
         return Handler
 
 
-def _stamp(path: pathlib.Path) -> int:
+def _stamp(path: Path) -> int:
     """Nanoseconds of the last change; 0 where there is no such file, as while an editor replaces it."""
     try:
         return path.stat().st_mtime_ns

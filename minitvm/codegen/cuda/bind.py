@@ -58,11 +58,8 @@ def bind_plain(kernel: Kernel) -> tuple[Kernel, ...]:
 
     The last ``results`` of each one's parameters are those that it stores to.
     """
-    phases = [
-        seq(*part)
-        for phase in _phases(kernel.body)
-        for part in _launched([_bound(nest, kernel.name) for nest in phase])
-    ]
+    nests = ([_bound(nest, kernel.name) for nest in phase] for phase in _phases(kernel.body))
+    phases = [seq(*part) for phase in nests for part in _launched(phase)]
     ends = [f"_{number}" for number in range(len(phases))] if len(phases) > 1 else [""] * len(phases)
     return tuple(_as_kernel(kernel.name + end, kernel, body) for end, body in zip(ends, phases, strict=True))
 

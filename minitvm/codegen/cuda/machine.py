@@ -5,9 +5,9 @@ limits of an SM, the table "technical specifications per compute capability" of 
 """
 
 import math
-import pathlib
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from minitvm.errors import TargetError
@@ -59,7 +59,7 @@ _CARDS = {
 class GpuModel(MachineModel):
     """A GPU; ``vector_bytes`` are what a thread loads or stores at once."""
 
-    records: ClassVar[pathlib.Path | None] = pathlib.Path(__file__).with_name("records.jsonl")
+    records: ClassVar[Path | None] = Path(__file__).with_name("records.jsonl")
     arch: str = "sm_90"
     sms: int = 132
     warps: int = 64

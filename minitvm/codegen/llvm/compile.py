@@ -1,13 +1,13 @@
 """LLVM IR text to machine code, for this machine or another one."""
 
 import ctypes
-import pathlib
 import re
 import subprocess
 import sys
 import threading
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import llvmlite.binding
@@ -309,7 +309,7 @@ def machine_model(cpu: Cpu, threads: int = 1, caches: Caches = USUAL) -> Machine
 
 # --- caches ---------------------------------------------------------------------------------------------------
 
-_SYSTEM = pathlib.Path("/sys/devices/system/cpu/cpu0")
+_SYSTEM = Path("/sys/devices/system/cpu/cpu0")
 _SIZE = r"([1-9]\d*)([KM])"
 _UNITS = {"K": 1 << 10, "M": 1 << 20}
 
@@ -335,7 +335,7 @@ def _parse(said: str) -> Caches:
 
 
 @cache
-def of_host(system: pathlib.Path = _SYSTEM) -> Caches:
+def of_host(system: Path = _SYSTEM) -> Caches:
     """As Linux describes the first core, a core's share of what several have in common (the third level is shared as it
     is); elsewhere the usual ones."""
     try:
@@ -347,7 +347,7 @@ def of_host(system: pathlib.Path = _SYSTEM) -> Caches:
     return found.get(1) or USUAL[0], found.get(2) or USUAL[1], found.get(3) or USUAL[2]
 
 
-def _described(index: pathlib.Path) -> tuple[int, int, int]:
+def _described(index: Path) -> tuple[int, int, int]:
     """Level (0 for instructions), bytes, and hardware threads that share it."""
     level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
     return (
@@ -357,7 +357,7 @@ def _described(index: pathlib.Path) -> tuple[int, int, int]:
     )
 
 
-def _threads(path: pathlib.Path) -> int:
+def _threads(path: Path) -> int:
     return max(1, int(path.read_text().replace(",", ""), 16).bit_count())
 
 

@@ -346,11 +346,8 @@ def rotated(node: OnnxNode, x: Expr, places: Expr, cos: Expr, sin: Expr, even: b
     shape = [*places.shape[:1], 1, *places.shape[1:], *((half, 1) if even else (1, half))]
     c, s = (reshaped(only(node.as_onnx("Gather", table, places, axis=0)), shape) for table in (cos, sin))
     turned = emit("concatenate", [a * c - b * s, b * c + a * s], axis=4 if even else 3)
-    return (
-        emit("concatenate", [reshaped(turned, list(x.shape)), *rest], axis=3)
-        if rest
-        else reshaped(turned, list(x.shape))
-    )
+    turned = reshaped(turned, list(x.shape))
+    return emit("concatenate", [turned, *rest], axis=3) if rest else turned
 
 
 @contrib_op("RotaryEmbedding")

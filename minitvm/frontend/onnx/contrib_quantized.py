@@ -23,7 +23,7 @@ from minitvm.frontend.onnx.quantize import (
 )
 from minitvm.frontend.onnx.registry import MICROSOFT, formulas
 from minitvm.frontend.onnx.rnn import Layer, activations_of, layer_of, lstm_step, outputs_of
-from minitvm.frontend.onnx.tensor import integers, reshaped
+from minitvm.frontend.onnx.tensor import first, integers, reshaped
 from minitvm.ir.dtypes import carrier, is_float
 from minitvm.ir.expr import Constant, Expr
 
@@ -229,8 +229,7 @@ def unpacked(x: Expr, bits: int, count: int) -> Expr:
         parts = emit("right_shift", emit("expand_dims", x, axis=rank(x)), shifts)
         x = emit("bitwise_and", parts, scalar(2**bits - 1, x))
         x = reshaped(x, [*x.shape[:-2], x.shape[-2] * per_byte])
-    last = rank(x) - 1
-    return x if count in (-1, x.shape[last]) else emit("strided_slice", x, begin=(0,), end=(count,), axes=(last,))
+    return x if count == -1 else first(x, count, rank(x) - 1)
 
 
 def packed(x: Expr, bits: int) -> Expr:
@@ -267,9 +266,8 @@ def few_bits(node: OnnxNode) -> Expr:
         a = emit("take", a, integers(order), axis=rank(a) - 1, mode="clip")
         codes = _in_order(codes, bits, order)
     elif groups is not None:  # of other sizes than blocks: each row with a block of its own
-        scales, zeros = (
-            emit("take", p, integers(groups), axis=1, mode="clip") if rank(p) else p for p in (scales, zeros)
-        )
+        at = integers(groups)
+        scales, zeros = (emit("take", p, at, axis=1, mode="clip") if rank(p) else p for p in (scales, zeros))
         codes, form = unpacked(codes, bits, depth), {"axis": 1, "block": 1}
     weight = emit("qnn.dequantize_blocks", codes, scales, zeros, **form)
     result = matmul(node, a, transposed(weight))

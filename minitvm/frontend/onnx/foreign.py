@@ -61,15 +61,9 @@ def foreign(node: OnnxNode) -> list[Expr | None]:
     except json_format.Error as error:
         raise node.fail(f"malformed: {error}") from error
     operator = "foreign_random" if node.op_type in RANDOM else "foreign"
-    call = call_op(
-        operator,
-        *(value for _, value in given),
-        origin="onnx",
-        operator=f"{whole.domain or 'onnx'}.{node.op_type}",
-        node=text,
-        version=node.opset,
-        types=tuple(map(str, found)),
-    )
+    named = {"origin": "onnx", "operator": f"{whole.domain or 'onnx'}.{node.op_type}"}
+    how = {**named, "node": text, "version": node.opset, "types": tuple(map(str, found))}
+    call = call_op(operator, *(value for _, value in given), **how)
     results = iter(list(call) if isinstance(call.type, TupleType) else [call])
     return [next(results) if name else None for name in node.proto.output]
 

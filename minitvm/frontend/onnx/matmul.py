@@ -38,11 +38,8 @@ def matmul(node: OnnxNode, a: Expr, b: Expr, out_dtype: str = "") -> Expr:
 def _rows_by_matrix(a: Expr, b: Expr, out_dtype: str) -> Expr:
     """(..., k) by (k, n): one dense over all rows."""
     rows, (k, n) = dims(a)[:-1], dims(b)
-    flat = (
-        a
-        if rank(a) == 2
-        else emit("reshape", a, newshape=(known_product(rows), -1 if k is None else k), allowzero=True)
-    )
+    newshape = (known_product(rows), -1 if k is None else k)
+    flat = a if rank(a) == 2 else emit("reshape", a, newshape=newshape, allowzero=True)
     product = emit("nn.dense", flat, transposed(b), out_dtype=out_dtype)
     return product if rank(a) == 2 else _unflattened(product, (*rows, n))
 
@@ -140,14 +137,8 @@ def _diagonal(x: Expr, letters: str) -> tuple[Expr, str]:
             kept = [d for d in range(len(letters)) if d not in (p, q)]
             last = emit("transpose", x, axes=(*kept, p, q))
             n, rest = x.shape[p], [x.shape[d] for d in kept]
-            flat = emit(
-                "strided_slice",
-                reshaped(last, [*rest, n * n]),
-                begin=(0,),
-                end=(n * n,),
-                strides=(n + 1,),
-                axes=(len(rest),),
-            )
+            flat, axes = reshaped(last, [*rest, n * n]), (len(rest),)
+            flat = emit("strided_slice", flat, begin=(0,), end=(n * n,), strides=(n + 1,), axes=axes)
             return _diagonal(flat, "".join(letters[d] for d in kept) + c)
     return x, letters
 

@@ -180,13 +180,9 @@ def transformed(node: OnnxNode, scores: Expr, name: str | None = None) -> Expr:
 
 def labels_of(node: OnnxNode) -> np.ndarray:
     """The labels of a classifier, int64 or text."""
-    for name, dtype in (
-        ("classlabels_ints", np.int64),
-        ("classlabels_int64s", np.int64),
-        ("classlabels_strings", object),
-    ):
+    for name in ("classlabels_ints", "classlabels_int64s", "classlabels_strings"):
         if node.attr(name):
-            return np.array(node.attr(name), dtype)
+            return np.array(node.attr(name), object if name.endswith("strings") else np.int64)
     raise node.fail("there are no class labels")
 
 

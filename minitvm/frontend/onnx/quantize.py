@@ -8,7 +8,7 @@ from minitvm.frontend.onnx.matmul import matmul
 from minitvm.frontend.onnx.nn import convolution
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, onnx_dtype, rank, wide
 from minitvm.frontend.onnx.registry import MICROSOFT, formulas, onnx_op
-from minitvm.frontend.onnx.tensor import reshaped
+from minitvm.frontend.onnx.tensor import first, reshaped
 from minitvm.ir.dtypes import STORED, carrier, is_float, limits
 from minitvm.ir.expr import Constant, Expr
 
@@ -32,10 +32,7 @@ def _along_blocks(node: OnnxNode, axis: int, *parameters: Expr) -> list[Expr]:
     """Parameters per block, repeated to one per element."""
     extent = node[0].shape[axis]
     grown = [emit("repeat", p, repeats=node.attr("block_size"), axis=axis) for p in parameters]
-    return [
-        p if p.shape[axis] == extent else emit("strided_slice", p, begin=(0,), end=(extent,), axes=(axis,))
-        for p in grown
-    ]
+    return [first(p, extent, axis) for p in grown]
 
 
 def _spread(node: OnnxNode, axis: int, scale: Expr) -> Expr:

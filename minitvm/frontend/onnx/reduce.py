@@ -53,13 +53,8 @@ formulas(
 @onnx_op("ArgMax", "ArgMin")
 def arg_reduce(node: OnnxNode) -> Expr:
     axis = normalize_axis(node, node.attr("axis"), rank(node[0]))
-    found = emit(
-        node.op_type.lower(),
-        node[0],
-        axis=(axis,),
-        keepdims=bool(node.attr("keepdims")),
-        select_last_index=bool(node.attr("select_last_index", 0)),
-    )
+    flags = {"keepdims": bool(node.attr("keepdims")), "select_last_index": bool(node.attr("select_last_index", 0))}
+    found = emit(node.op_type.lower(), node[0], axis=(axis,), **flags)
     return cast(found, "int64")
 
 

@@ -6,7 +6,7 @@ the sum of one; indices and weights are constants computed here.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
 
@@ -73,15 +73,10 @@ def upsample(node: OnnxNode) -> Expr:
 
 @onnx_op("Resize", since=11)
 def resize(node: OnnxNode) -> Expr:
-    sampling = Sampling(
-        node.attr("mode"),
-        node.attr("coordinate_transformation_mode"),
-        node.attr("nearest_mode"),
-        node.attr("cubic_coeff_a"),
-        bool(node.attr("exclude_outside")),
-        bool(node.attr("antialias", 0)),
-        node.attr("extrapolation_value"),
-    )
+    names = ("mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a")
+    flags = bool(node.attr("exclude_outside")), bool(node.attr("antialias", 0))
+    mode, coordinates, nearest, alpha = map(node.attr, names)
+    sampling = Sampling(mode, coordinates, nearest, alpha, *flags, node.attr("extrapolation_value"))
     return resized(node, _resize_axes(node, sampling), sampling)
 
 
@@ -98,10 +93,7 @@ def _resize_axes(node: OnnxNode, sampling: Sampling) -> list[Axis]:
     if sampling.coordinates != "tf_crop_and_resize":
         return found
     roi, count = node.constant(1, "roi").tolist(), len(places)
-    return [
-        Axis(a.axis, a.extent, a.size, a.scale, roi[places.index(a.axis)], roi[places.index(a.axis) + count])
-        for a in found
-    ]
+    return [replace(axis, start=roi[i], end=roi[i + count]) for i, axis in enumerate(found)]
 
 
 def _by_scales(shape: tuple[int, ...], axes: Iterable[int], scales: list[float]) -> list[Axis]:

@@ -326,15 +326,9 @@ def _check_shapes(node: OnnxNode, x: Expr, hidden: int, directions: int) -> None
     gates, (_, batch, features) = _GATES[_kind(node)] * hidden, x.shape
     order = 1 if _kind(node) == node.op_type else -1  # gates come last in quantized weights
     state = (batch, directions, hidden) if node.attr("layout", 0) else (directions, batch, hidden)
-    expected: dict[str, tuple[int, ...]] = {
-        "W": (directions, *(gates, features)[::order]),
-        "R": (directions, *(gates, hidden)[::order]),
-        "B": (directions, 2 * gates),
-        "sequence_lens": (batch,),
-        "initial_h": state,
-        "initial_c": state,
-        "P": (directions, 3 * hidden),
-    }
+    weights = {n: (directions, *(gates, size)[::order]) for n, size in (("W", features), ("R", hidden))}
+    initial = {"B": (directions, 2 * gates), "sequence_lens": (batch,), "initial_h": state, "initial_c": state}
+    expected: dict[str, tuple[int, ...]] = {**weights, **initial, "P": (directions, 3 * hidden)}
     for position, (name, shape) in enumerate(expected.items(), 1):
         given = node.get(position)
         if given is not None and shapes_differ(given.tensor_type.shape, shape):

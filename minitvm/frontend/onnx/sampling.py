@@ -86,9 +86,8 @@ def deform_conv(node: OnnxNode) -> Outputs:
     filters_of = reshaped(weight, [1, groups, filters // groups, inner], True)
     lhs = emit("broadcast_to", filters_of, shape=(n, groups, filters // groups, inner))
     rows = reshaped(lhs, [n * groups, filters // groups, inner], True)
-    product = emit(
-        "nn.batch_matmul", rows, reshaped(columns, [n * groups, inner, out_h * out_w], True), transpose_b=False
-    )
+    columns = reshaped(columns, [n * groups, inner, out_h * out_w], True)
+    product = emit("nn.batch_matmul", rows, columns, transpose_b=False)
     found = reshaped(product, [n, filters, out_h, out_w], True)
     return found if node.get(3) is None else emit("nn.bias_add", found, cast(node[3], x.dtype), axis=1)
 
@@ -101,12 +100,8 @@ def _with_pixels(x: Expr) -> Expr:
 
 def _windows(node: OnnxNode, kernel: tuple[int, int], out: tuple[int, int], dtype: str) -> Expr:
     """Where the taps of each window lie without offsets: (1, taps, *out, 2)."""
-    strides, dilations, pads = (
-        node.attr(a, d) for a, d in (("strides", [1, 1]), ("dilations", [1, 1]), ("pads", [0] * 4))
-    )
-    lines = [
-        np.arange(out[d]) * strides[d] + (np.arange(kernel[d]) * dilations[d])[:, None] - pads[d] for d in range(2)
-    ]
+    (strides, dilations), pads = (node.attr(a, [1, 1]) for a in ("strides", "dilations")), node.attr("pads", [0] * 4)
+    lines = [np.arange(out[d]) * strides[d] + (np.arange(kernel[d]) * dilations[d])[:, None] - pads[d] for d in (0, 1)]
     rows, columns = lines[0][:, None, :, None], lines[1][None, :, None, :]
     both = np.stack(np.broadcast_arrays(rows, columns), -1)
     return Constant(both.reshape(1, math.prod(kernel), *out, 2).astype(dtype))

@@ -12,7 +12,7 @@ import numpy as np
 from minitvm.frontend.onnx.foreign import foreign
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, onnx_dtype, rank, scalar
 from minitvm.frontend.onnx.registry import Outputs, onnx_op
-from minitvm.frontend.onnx.tensor import reshaped
+from minitvm.frontend.onnx.tensor import first, reshaped
 from minitvm.ir.expr import Constant, Expr
 
 DIRECT = 512
@@ -25,7 +25,7 @@ def _cut(x: Expr, axis: int, length: int) -> Expr:
     """The first ``length`` places along an axis, zeros behind the last."""
     extent = x.shape[axis]
     if extent >= length:
-        return emit("strided_slice", x, begin=(0,), end=(length,), axes=(axis,)) if extent > length else x
+        return first(x, length, axis)
     return emit("nn.pad", x, 0, pad_width=tuple((0, (d == axis) * (length - extent)) for d in range(rank(x))))
 
 

@@ -28,14 +28,9 @@ def text(values: np.ndarray) -> Expr:
 
 @onnx_op("Constant")
 def constant(node: OnnxNode) -> Expr:
-    for name, dtype in (
-        ("value_float", "float32"),
-        ("value_floats", "float32"),
-        ("value_int", "int64"),
-        ("value_ints", "int64"),
-    ):
+    for name in ("value_float", "value_floats", "value_int", "value_ints"):
         if node.has(name):
-            return Constant(np.asarray(node.attr(name), dtype))
+            return Constant(np.asarray(node.attr(name), "float32" if "float" in name else "int64"))
     for name in ("value_string", "value_strings"):
         if node.has(name):
             return text(np.array(node.attr(name), object))
@@ -92,6 +87,11 @@ def flatten(node: OnnxNode) -> Expr:
     if axis == 1 and rank(x) > 1:
         return x if rank(x) == 2 else emit("nn.batch_flatten", x)
     return emit("reshape", x, newshape=(known_product(dims(x)[:axis]), known_product(dims(x)[axis:])), allowzero=True)
+
+
+def first(x: Expr, count: int, axis: int) -> Expr:
+    """The first ``count`` places along an axis."""
+    return x if x.shape[axis] == count else emit("strided_slice", x, begin=(0,), end=(count,), axes=(axis,))
 
 
 def known_product(extents: tuple[int | None, ...]) -> int:

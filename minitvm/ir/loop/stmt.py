@@ -224,9 +224,7 @@ def seq(*stmts: Stmt | None) -> Stmt:
 Body: TypeAlias = Callable[..., "Stmt"]
 
 
-def loop(
-    extent: Index | Dim, body: Callable[[LoopVar], Stmt], kind: LoopKind = LoopKind.SERIAL, name: str = "i"
-) -> Stmt:
+def loop(extent: Index | Dim, body: Body, kind: LoopKind = LoopKind.SERIAL, name: str = "i") -> Stmt:
     """``for name in range(extent): body(name)``."""
     var = LoopVar(name)
     return For(var, as_index(extent), body(var), kind)

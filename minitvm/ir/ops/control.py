@@ -223,9 +223,7 @@ class Fail(Op, name="control.fail", fusion=Fusion.OPAQUE, stateful=True):
     dtypes: tuple[DType, ...]
 
     def infer(self) -> Type:
-        fields = tuple(
-            TensorType(as_shape(shape), dtype) for shape, dtype in zip(self.shapes, self.dtypes, strict=True)
-        )
+        fields = tuple(TensorType(as_shape(s), dtype) for s, dtype in zip(self.shapes, self.dtypes, strict=True))
         return fields[0] if len(fields) == 1 else TupleType(fields)
 
     def reference(self) -> Any:

@@ -222,10 +222,8 @@ class ColumnsToImage(Op, name="nn.col2im", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
 
     def infer(self, data: TensorType) -> TensorType:
         require_kind(self, data, "iuf", "data")
-        if (
-            len({len(self.size), len(self.kernel_size), len(self.strides), len(self.dilation), len(self.padding) // 2})
-            > 1
-        ):
+        given = (self.size, self.kernel_size, self.strides, self.dilation, self.padding[1::2])
+        if len(set(map(len, given))) > 1:
             raise self.reject("size, kernel_size, strides, dilation and padding differ in length")
         taps, counts = math.prod(self.kernel_size), self._counts()
         if data.rank != 3 or differ(data.shape[2], math.prod(counts)) or differ(data.shape[1] % taps, 0):

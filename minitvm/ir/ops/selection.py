@@ -93,9 +93,7 @@ class Unique(Op, name="unique", fusion=Fusion.OPAQUE):
         axis = 0 if self.axis is None else self.axis % data.ndim
         moved = data.reshape(-1) if self.axis is None else np.moveaxis(data, axis, 0)
         rows, extent = moved.reshape(len(moved), -1), len(moved)
-        keys = np.array([np.unique(column, return_inverse=True)[1].reshape(-1) for column in rows.T]).reshape(
-            -1, extent
-        )
+        keys = np.array([np.unique(c, return_inverse=True)[1].reshape(-1) for c in rows.T]).reshape(-1, extent)
         order = np.lexsort(keys[::-1]) if len(keys) else np.arange(extent)
         starts = np.ones(extent, bool)
         starts[1:] = (keys[:, order[1:]] != keys[:, order[:-1]]).any(0)

@@ -70,9 +70,8 @@ class Concatenate(Op, name="concatenate", fusion=Fusion.INJECTIVE):
         leader = next((m for m in leaders if all(m.divides(shape) for shape in shapes)), None)
         if leader is None:
             return Declined(f"blocks of {leaders[0].new} do not divide every operand")
-        return Placement(
-            ((leader,) * len(shapes),), leader, calling(self.with_attributes(axis=leader.index(self.axis)))
-        )
+        moved = self.with_attributes(axis=leader.index(self.axis))
+        return Placement(((leader,) * len(shapes),), leader, calling(moved))
 
 
 def _one_after_another(parts: Sequence[TensorType], axis: int) -> tuple[int, ...] | None:

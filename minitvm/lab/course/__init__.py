@@ -1,7 +1,7 @@
 """What grades the course of docs/course: one module a chapter, and the starter code that a student begins with."""
 
 import importlib
-import pathlib
+from pathlib import Path
 
 from minitvm.errors import InputError, did_you_mean
 from minitvm.lab.course.check import Chapter
@@ -30,5 +30,5 @@ def chapter_of(name: str) -> Chapter:
 
 def starter(name: str) -> str:
     """The code that a chapter begins with."""
-    path = pathlib.Path(__file__).parent / "starter" / f"{chapter_of(name).name}.py"
+    path = Path(__file__).parent / "starter" / f"{chapter_of(name).name}.py"
     return path.read_text(encoding="utf-8")

@@ -52,13 +52,8 @@ shape_rule = CHAPTER.exercise("conv_shape", "1.2", forbids=("ir/ops/nn_conv.py",
 
 def _compare(conv_shape: Any, hint: str, *cases: tuple[Any, ...]) -> None:
     for data, weight, strides, padding, dilation in cases:
-        call = relay.nn.conv2d(
-            relay.var("d", shape=data),
-            relay.var("w", shape=weight),
-            strides=strides,
-            padding=padding,
-            dilation=dilation,
-        )
+        given = relay.var("d", shape=data), relay.var("w", shape=weight)
+        call = relay.nn.conv2d(*given, strides=strides, padding=padding, dilation=dilation)
         with hinted(hint):
             found = conv_shape(data, weight, strides, padding, dilation)
         what = f"data {data}, weight {weight}, strides {strides}, padding {padding}, dilation {dilation}"
@@ -108,12 +103,8 @@ walk = CHAPTER.exercise("count_calls", "1.3", forbids=("ir/visitor.py", "ir/loop
 def _(count_calls: Any) -> None:
     x = relay.var("x", shape=(4, 4))
     hint = "a Call's operator is call.op, with a name; variables and constants are not calls"
-    same(
-        count_calls(relay.nn.relu(relay.add(relay.exp(x), relay.exp(x)))),
-        {"nn.relu": 1, "add": 1, "exp": 2},
-        "relu(exp(x) + exp(x)), two calls of exp",
-        hint,
-    )
+    body, expected = relay.nn.relu(relay.add(relay.exp(x), relay.exp(x))), {"nn.relu": 1, "add": 1, "exp": 2}
+    same(count_calls(body), expected, "relu(exp(x) + exp(x)), two calls of exp", hint)
     same(count_calls(x), {}, "a variable alone", hint)
 
 
@@ -132,12 +123,8 @@ def _(count_calls: Any) -> None:
     hint = (
         "concatenate's operand is a Tuple, whose fields are the tensors; split's result is taken apart by TupleGetItem"
     )
-    same(
-        count_calls(part),
-        {"split": 1, "concatenate": 1, "exp": 1, "tanh": 1},
-        "split(concatenate((exp, tanh)))[1]",
-        hint,
-    )
+    expected = {"split": 1, "concatenate": 1, "exp": 1, "tanh": 1}
+    same(count_calls(part), expected, "split(concatenate((exp, tanh)))[1]", hint)
 
 
 @walk.check("40 doublings, which are 2^40 ways from top to bottom")

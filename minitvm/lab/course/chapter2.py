@@ -78,12 +78,8 @@ scales = CHAPTER.exercise("merge_scales", "2.3", forbids=_BUILT_IN, is_rule=True
 def _(rule: Any) -> None:
     becomes(rule, over("multiply(multiply(%x, 2f), 3f)"), over("multiply(%x, 6f)"))
     after = over("multiply(%x, const([6, 9, 12], float32))")
-    becomes(
-        rule,
-        over("multiply(multiply(%x, const([2, 3, 4], float32)), 3f)"),
-        after,
-        "a.value and b.value broadcast as numpy's",
-    )
+    hint = "a.value and b.value broadcast as numpy's"
+    becomes(rule, over("multiply(multiply(%x, const([2, 3, 4], float32)), 3f)"), after, hint)
 
 
 @scales.check("x * a stays where somebody else reads it")

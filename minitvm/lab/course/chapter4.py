@@ -98,11 +98,8 @@ def _(fold_batch_norm: Any) -> None:
 
 @norm.check("with a large epsilon, too")
 def _(fold_batch_norm: Any) -> None:
-    close(
-        *_normalised(fold_batch_norm, 0.5),
-        "result with epsilon 0.5",
-        "epsilon is added to the variance, below the root",
-    )
+    hint = "epsilon is added to the variance, below the root"
+    close(*_normalised(fold_batch_norm, 0.5), "result with epsilon 0.5", hint)
 
 
 # --- 4.3 ------------------------------------------------------------------------------------------------------

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import inspect
 import linecache
-import pathlib
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -30,7 +30,7 @@ from minitvm.ir.expr import Module
 from minitvm.passes.rule import Rule
 from minitvm.testing import checks
 
-ROOT = pathlib.Path(minitvm.__file__).parent
+ROOT = Path(minitvm.__file__).parent
 
 
 class Wrong(Exception):
@@ -203,8 +203,8 @@ def refuse_ours(name: str, found: Any) -> None:
     """What is minitvm's by another name is no answer."""
     code = getattr(getattr(found, "apply", found), "__code__", None)
     home = code.co_filename if code is not None else getattr(sys.modules.get(type(found).__module__), "__file__", "")
-    if home and ROOT in pathlib.Path(home).parents:
-        place = pathlib.Path(home).relative_to(ROOT.parent).as_posix()
+    if home and ROOT in Path(home).parents:
+        place = Path(home).relative_to(ROOT.parent).as_posix()
         raise Wrong(f"{name} is minitvm's own, from {place}", "the exercise is to write it; read that file afterwards")
 
 

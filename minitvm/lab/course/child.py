@@ -6,17 +6,17 @@ exercise's given check on.  What the student prints goes to standard error.
 
 import json
 import os
-import pathlib
 import sys
 import traceback
 import types
+from pathlib import Path
 from typing import Any, TextIO
 
 from minitvm.lab.course import chapter_of
 from minitvm.lab.course.check import explained
 
 
-def load(path: pathlib.Path) -> tuple[dict[str, Any], str]:
+def load(path: Path) -> tuple[dict[str, Any], str]:
     """What a file defines, and what is wrong with it where it cannot be loaded."""
     module = types.ModuleType(path.stem)
     module.__file__ = str(path)
@@ -35,7 +35,7 @@ def main(chapter: str, file: str, exercise: str, check: str) -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # native code's too
     sys.stdout = sys.stderr
-    work, problem = load(pathlib.Path(file))
+    work, problem = load(Path(file))
     _say(out, {"problem": problem})
     for number, found in enumerate(chapter_of(chapter).exercises[int(exercise) :]):
         if number == 0:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import pathlib
 import shutil
 import tempfile
 import weakref
+from pathlib import Path
 
 
 class TempDirectory:
     """A folder that is deleted with the object, or by :meth:`remove`."""
 
-    def __init__(self, custom_path: str | pathlib.Path | None = None, keep_for_debug: bool = False) -> None:
+    def __init__(self, custom_path: str | Path | None = None, keep_for_debug: bool = False) -> None:
         """``custom_path`` is a folder to use, which is made; ``keep_for_debug`` leaves it there."""
-        self.path = pathlib.Path(custom_path or tempfile.mkdtemp(prefix="minitvm-"))
+        self.path = Path(custom_path or tempfile.mkdtemp(prefix="minitvm-"))
         self.path.mkdir(parents=True, exist_ok=True)
         self._remove = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
         if keep_for_debug:
@@ -35,7 +35,7 @@ class TempDirectory:
         """Deletes it now."""
         self._remove()
 
-    def __truediv__(self, name: str) -> pathlib.Path:
+    def __truediv__(self, name: str) -> Path:
         return self.path / name
 
     def __enter__(self) -> TempDirectory:
@@ -45,6 +45,6 @@ class TempDirectory:
         self.remove()
 
 
-def tempdir(custom_path: str | pathlib.Path | None = None, keep_for_debug: bool = False) -> TempDirectory:
+def tempdir(custom_path: str | Path | None = None, keep_for_debug: bool = False) -> TempDirectory:
     """A new temporary folder."""
     return TempDirectory(custom_path, keep_for_debug)

@@ -68,9 +68,8 @@ def _aligned(group: Group) -> Group:
             if not isinstance(node, Load) or node.buffer not in kept:
                 return node
             pairs = zip(node.buffer.shape, out.buffer.shape, strict=False)
-            index = tuple(
-                axis if a == b == 1 else i for i, axis, (a, b) in zip(node.index, out.axes, pairs, strict=False)
-            )
+            read = zip(node.index, out.axes, pairs, strict=False)
+            index = tuple(axis if a == b == 1 else i for i, axis, (a, b) in read)
             return Load(node.buffer, (*index, *node.index[len(index) :]))
 
         return Output(out.buffer, out.axes, map_expr(out.value, visit))

@@ -343,9 +343,8 @@ class Block:
         row = piece * self.tile.rows + self.rows.at(i, down)
         place = start + self.places.at(j, across)
         inside = minimum(row, length - 1), minimum(place, places - 1)
-        found = self.op.masked(
-            self._sum(self.scores, i, j) * self.op.scale, mask, (head // heads, head % heads, *inside)
-        )
+        score = self._sum(self.scores, i, j) * self.op.scale
+        found = self.op.masked(score, mask, (head // heads, head % heads, *inside))
         return select(place < places, found, -math.inf) if places % self.tile.blocks else found
 
     def _across(self, to: Buffer, combine: Callable[[LoopExpr, LoopExpr], LoopExpr]) -> list[Stmt]:

@@ -181,9 +181,8 @@ class Blocks:
         if self.tile.copied:
             return Alloc(self.sums, seq(zero, self._pipeline(count, copy, down, across), stores))
         begin = seq(zero, load(const(0, "int64")), put(0), Barrier())
-        return with_memory(
-            [self.sums, self.left.held, self.right.held], seq(begin, loop(count, step, name="piece"), stores)
-        )
+        own = [self.sums, self.left.held, self.right.held]
+        return with_memory(own, seq(begin, loop(count, step, name="piece"), stores))
 
     def _pipeline(self, count: LoopExpr, copy: Callable[[LoopExpr], Stmt], down: LoopExpr, across: LoopExpr) -> Stmt:
         """While a piece is multiplied, the copies of the next ones are on their way; one barrier a piece."""
