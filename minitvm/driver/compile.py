@@ -186,11 +186,7 @@ def optimize_for(
 
 
 def run_passes(
-    backend: Backend,
-    module: Module,
-    opt_level: int | None = None,
-    recorder: PassInstrument | None = None,
-    plan: Plan | None = None,
+    backend: Backend, module: Module, opt_level: int | None, recorder: PassInstrument | None, plan: Plan | None
 ) -> Module:
     """As :func:`optimize_for`, but what comes out need not be kernels: ``recorder`` may leave passes out."""
     box = [module.with_function("main", bind_captured(module.main))]

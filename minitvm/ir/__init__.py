@@ -3,19 +3,9 @@
 import importlib
 from typing import Any
 
-_TVM = {
-    "GlobalVar": "expr",
-    "IRModule": "expr.Module",
-    "Op": "op",
-    "TensorType": "types",
-    "TupleType": "types",
-    "FuncType": "types",
-    "Type": "types",
-    "Span": "types",
-    "assert_structural_equal": "structural",
-    "structural_equal": "structural",
-    "structural_hash": "structural",
-}
+_TVM = {"GlobalVar": "expr", "IRModule": "expr.Module", "Op": "op"}
+_TVM |= dict.fromkeys(("TensorType", "TupleType", "FuncType", "Type", "Span"), "types")
+_TVM |= dict.fromkeys(("assert_structural_equal", "structural_equal", "structural_hash"), "structural")
 
 
 def __getattr__(name: str) -> Any:

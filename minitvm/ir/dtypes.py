@@ -5,19 +5,9 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
-STORED = {
-    "bfloat16": "float32",
-    "float8_e4m3fn": "float32",
-    "float8_e4m3fnuz": "float32",
-    "float8_e5m2": "float32",
-    "float8_e5m2fnuz": "float32",
-    "float8_e8m0fnu": "float32",
-    "float4_e2m1fn": "float32",
-    "int4": "int8",
-    "uint4": "uint8",
-    "int2": "int8",
-    "uint2": "uint8",
-}
+_FLOAT8 = ("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu")
+STORED = dict.fromkeys(("bfloat16", *_FLOAT8, "float4_e2m1fn"), "float32")
+STORED |= {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
 """Dtypes that are stored, moved and cast, never computed with -> what holds all of their values, and is computed with
 in their place.  An element takes a byte (the low bits of it), of bfloat16 two."""
 

@@ -78,18 +78,12 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _leaves(f"{name}_{i}", part)
 
 
-def prove_model(
-    module: Module,
-    setting: Setting,
-    known: dict[Draw, Results],
-    draw: Draw | None = None,
-    library: Library | None = None,
-) -> ModelProof:
+def prove_model(module: Module, setting: Setting, known: dict[Draw, Results], draw: Draw | None = None) -> ModelProof:
     """The model compiled and run, beside ``known``, or what its operators' references say, which is kept there.
 
     ``draw``: the one that it is compared on, instead of all.
     """
-    library = library or setting.library(module)
+    library = setting.library(module)
     proof = ModelProof(setting, library)
     try:
         run = runner(with_team(library, setting.threads), module.main)

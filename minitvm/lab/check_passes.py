@@ -9,7 +9,7 @@ from typing import Any
 
 from minitvm.errors import MiniTVMError, PassError
 from minitvm.ir.expr import Module
-from minitvm.passes.compare import RTOL, Comparison, Draw
+from minitvm.passes.compare import Comparison, Draw
 from minitvm.passes.instrument import NotCompared, NumbersDiffer, PassInfo, PassInstrument, Verify, compare_numbers
 from minitvm.passes.manager import Pass, PassContext
 
@@ -72,15 +72,8 @@ class Prover(Verify):
     ``known_wrong``: passes that need not be compared any more.
     """
 
-    def __init__(
-        self,
-        only: str = "",
-        draws: Sequence[Draw] | None = None,
-        known_wrong: Container[str] = (),
-        rtol: float = RTOL,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(rtol=rtol, seed=seed)
+    def __init__(self, only: str = "", draws: Sequence[Draw] | None = None, known_wrong: Container[str] = ()) -> None:
+        super().__init__()
         self.proofs: list[PassProof] = []
         self._only, self._draws, self._known_wrong = only, draws, known_wrong
         self._frames: list[_Frame] = []

@@ -33,20 +33,10 @@ WIDTH = 120
 
 FUSION, LAYOUT, FOLDED, LOOPS, PLACE, OTHER = "Fusion", "Layout", "Folded", "Loops", "Where it runs", "Rewritten"
 MEMORY = "Memory"
-_TOPICS = {
-    "FuseOps": FUSION,
-    "AlterOpLayout": LAYOUT,
-    "ConvertLayout": LAYOUT,
-    "from_onnx": FOLDED,
-    "FoldConstant": FOLDED,
-    "BackwardFoldScaleAxis": FOLDED,
-    "ForwardFoldScaleAxis": FOLDED,
-    "SimplifyInference": FOLDED,
-    "CallLibraries": PLACE,
-    "ShareRows": LOOPS,
-    "placement": PLACE,
-    "ShareMemory": MEMORY,
-}
+_FOLDING = ("from_onnx", "FoldConstant", "BackwardFoldScaleAxis", "ForwardFoldScaleAxis", "SimplifyInference")
+_TOPICS = {"FuseOps": FUSION, "ShareRows": LOOPS, "ShareMemory": MEMORY, **dict.fromkeys(_FOLDING, FOLDED)}
+_TOPICS |= dict.fromkeys(("AlterOpLayout", "ConvertLayout"), LAYOUT)
+_TOPICS |= dict.fromkeys(("CallLibraries", "placement"), PLACE)
 """What the decisions of a pass are about; those of others rewrite."""
 _ORDER = (PLACE, FUSION, MEMORY, LOOPS, LAYOUT, FOLDED, OTHER)
 
@@ -226,12 +216,8 @@ def _decided(report: BuildReport, nodes: set[str], symbols: set[str]) -> list[tu
     """What passes and placement decided about nodes or kernels, each with its topic."""
     stages: Iterator[tuple[str, Iterable[Decision]]] = ((step.name, step.decisions) for step in report.steps)
     everything = [("from_onnx", report.imported), *stages, ("placement", report.placement)]
-    return [
-        (_TOPICS.get(stage, OTHER), d)
-        for stage, found in everything
-        for d in found
-        if nodes & set(d.spans) or d.about in symbols
-    ]
+    decided = ((stage, d) for stage, found in everything for d in found)
+    return [(_TOPICS.get(stage, OTHER), d) for stage, d in decided if nodes & set(d.spans) or d.about in symbols]
 
 
 def _sections(

@@ -416,9 +416,7 @@ class Artifact:
     @property
     def output_names(self) -> list[str]:
         """The model's names of the results; ``output0`` and so on where it has none."""
-        return [name for name, *_ in self.model.get("outputs", ())] or [
-            f"output{i}" for i in range(len(self.graph.heads))
-        ]
+        return [n for n, *_ in self.model.get("outputs", ())] or [f"output{i}" for i in range(len(self.graph.heads))]
 
     @cached_property
     def work_seconds(self) -> float:

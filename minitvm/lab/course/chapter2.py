@@ -7,16 +7,12 @@ import numpy as np
 from minitvm.ir.decision import Exactness
 from minitvm.ir.evaluate import evaluate
 from minitvm.lab.course.check import Chapter, Wrong, becomes, stays
+from minitvm.lab.course.texts import over
 from minitvm.testing.checks import as_module, run_opt_pass
 
 CHAPTER = Chapter("chapter2", "The first rewrite")
 
 _BUILT_IN = ("passes/simplify_expr.py", "passes/arithmetic.py", "passes/canonicalize.py")
-
-
-def over(body: str, shape: str = "(2, 3)", dtype: str = "float32") -> str:
-    """A module of one input ``%x``."""
-    return f"def @main(%x: Tensor[{shape}, {dtype}]) {{ {body} }}"
 
 
 # --- 2.1 ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from minitvm.ir.expr import Call, Constant, Expr, Module
 from minitvm.ir.pattern import call, const, value
 from minitvm.ir.visitor import calls
 from minitvm.lab.course.check import Chapter, Wrong, becomes, stays
-from minitvm.lab.course.texts import Given, Noise, drawn_inputs, shape_of
+from minitvm.lab.course.texts import Given, Noise, drawn_inputs, over, shape_of
 from minitvm.passes.rule import Replacement, Rule, rule
 from minitvm.testing.checks import as_module, run_opt_pass
 
@@ -27,23 +27,14 @@ merge = CHAPTER.exercise("merge_equal", "3.1", forbids=("passes/redundancy.py", 
 @merge.check("two equal calls become one")
 def _(merge_equal: Any) -> None:
     hint = "a dictionary from (operator, operands) to the first call that had them; dict.setdefault does both steps"
-    becomes(
-        Given(merge_equal),
-        "def @main(%x: Tensor[(2, 3), float32]) { add(exp(%x), exp(%x)) }",
-        "def @main(%x: Tensor[(2, 3), float32]) { %0 = exp(%x); add(%0, %0) }",
-        hint,
-    )
+    becomes(Given(merge_equal), over("add(exp(%x), exp(%x))"), over("%0 = exp(%x); add(%0, %0)"), hint)
 
 
 @merge.check("what reads merged calls is merged as well")
 def _(merge_equal: Any) -> None:
     hint = "look the *new* node up, whose operands are merged already, not the old one"
-    becomes(
-        Given(merge_equal),
-        "def @main(%x: Tensor[(2, 3), float32]) { add(nn.relu(exp(%x)), nn.relu(exp(%x))) }",
-        "def @main(%x: Tensor[(2, 3), float32]) { %0 = nn.relu(exp(%x)); add(%0, %0) }",
-        hint,
-    )
+    before = over("add(nn.relu(exp(%x)), nn.relu(exp(%x)))")
+    becomes(Given(merge_equal), before, over("%0 = nn.relu(exp(%x)); add(%0, %0)"), hint)
 
 
 @merge.check("other attributes, other operands and their order: other calls")

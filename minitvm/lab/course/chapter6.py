@@ -1,5 +1,6 @@
 """Grades chapter 6: where an element lies, transforms that cancel, and a convolution in blocks."""
 
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -9,6 +10,7 @@ from minitvm.ir.evaluate import evaluate
 from minitvm.ir.layout import Layout
 from minitvm.lab.course.check import Chapter, Wrong, becomes, close, hinted, same, stays
 from minitvm.lab.course.texts import drawn_inputs, operators, reference_cancel, reference_relu_first
+from minitvm.lab.course.texts import over as over_any
 from minitvm.testing.checks import as_module, run_opt_pass
 
 CHAPTER = Chapter("chapter6", "Layout")
@@ -61,10 +63,7 @@ def _(place: Any) -> None:
 # --- 6.2 and 6.3 ----------------------------------------------------------------------------------------------
 
 cancel = CHAPTER.exercise("cancel_transforms", "6.2", forbids=_ANSWER[:3], is_rule=True)
-
-
-def over(body: str, shape: str = "(1, 8, 4, 4)") -> str:
-    return f"def @main(%x: Tensor[{shape}, float32]) {{ {body} }}"
+over = partial(over_any, shape="(1, 8, 4, 4)")
 
 
 def to(inner: str, source: str, target: str) -> str:
@@ -87,7 +86,7 @@ def _(rule: Any) -> None:
 @cancel.check("twice the same way is not back, even where the shape says so")
 def _(rule: Any) -> None:
     hint = "all four names have to fit: first.op.dst_layout is second.op.src_layout, and the other way round"
-    stays(rule, over(to(to("%x", "NCHW", "NHWC"), "NCHW", "NHWC"), "(4, 4, 4, 4)"), hint)
+    stays(rule, over(to(to("%x", "NCHW", "NHWC"), "NCHW", "NHWC"), shape="(4, 4, 4, 4)"), hint)
 
 
 first = CHAPTER.exercise("relu_first", "6.3", forbids=_ANSWER[:3], is_rule=True)

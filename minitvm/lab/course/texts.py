@@ -17,6 +17,11 @@ from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.passes.rule import Replacement, rule
 
 
+def over(body: str, shape: str = "(2, 3)", dtype: str = "float32") -> str:
+    """A module of one input ``%x``."""
+    return f"def @main(%x: Tensor[{shape}, {dtype}]) {{ {body} }}"
+
+
 def shape_of(expr: Expr) -> tuple[int, ...]:
     """A tensor's shape of known numbers."""
     assert isinstance(expr.type, TensorType)

@@ -43,6 +43,7 @@ from minitvm.ir.op import identity_of
 _T = TypeVar("_T")
 Along: TypeAlias = Callable[[LoopExpr, LoopExpr], LoopExpr]
 """Something of a row's element: ``(row, place)``."""
+Place: TypeAlias = Callable[[LoopExpr], tuple[LoopExpr, ...]]
 Put: TypeAlias = Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], Stmt]
 """What becomes of it: ``(row, place, sum before, sum with it)``."""
 
@@ -185,13 +186,7 @@ class _Pieces:
         return loop(-(-count // teams), block, LoopKind.BLOCK_X, "block")
 
     def _walk(
-        self,
-        row: LoopExpr,
-        part: LoopExpr,
-        lane: LoopExpr,
-        guards: list[LoopExpr],
-        at: Callable[[LoopExpr], tuple[LoopExpr, ...]],
-        warps: Buffer,
+        self, row: LoopExpr, part: LoopExpr, lane: LoopExpr, guards: list[LoopExpr], at: Place, warps: Buffer
     ) -> Stmt:
         """All of a part, as many elements at a time as the team's threads take."""
         scan, together = self.scan, self.lanes * _EACH
@@ -259,14 +254,7 @@ class _Pieces:
             mask *= 2
         return with_memory([got], seq(*steps))
 
-    def _across_warps(
-        self,
-        lane: LoopExpr,
-        total: Buffer,
-        before: Buffer,
-        at: Callable[[LoopExpr], tuple[LoopExpr, ...]],
-        warps: Buffer,
-    ) -> Stmt | None:
+    def _across_warps(self, lane: LoopExpr, total: Buffer, before: Buffer, at: Place, warps: Buffer) -> Stmt | None:
         """The warps' totals, one after the other."""
         if self.lanes <= WARP:
             return None
