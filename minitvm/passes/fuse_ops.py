@@ -13,7 +13,7 @@ become literals of element-wise kernels.  Equal groups share one ``Function``, s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from minitvm.ir.decision import Decision, Declined, decision, listening, name_of, record
@@ -78,11 +78,11 @@ class Node:
     depth: int = 1
 
 
-def build_graph(function: Function, pattern_of: Callable[[Call], Fusion]) -> dict[Expr, Node]:
+def build_graph(function: Function) -> dict[Expr, Node]:
     """The nodes of a function in post-order, with their post-dominators."""
     graph: dict[Expr, Node] = {}
     for expr in post_order(function.body):
-        pattern = _pattern(expr, pattern_of)
+        pattern = _pattern(expr)
         graph[expr] = Node(expr, Group(pattern, expr, pattern is Fusion.OUT_ELEMWISE_FUSABLE))
         for operand in children(expr):
             _connect(graph[operand], graph[expr], pattern)
@@ -91,12 +91,15 @@ def build_graph(function: Function, pattern_of: Callable[[Call], Fusion]) -> dic
     return graph
 
 
-def _pattern(expr: Expr, pattern_of: Callable[[Call], Fusion]) -> Fusion:
-    if isinstance(expr, Call):
-        return pattern_of(expr)
-    if isinstance(expr, Tuple):
-        return Fusion.TUPLE
-    return Fusion.INJECTIVE if isinstance(expr, TupleGetItem) and _holds_tensors(expr.tuple) else Fusion.OPAQUE
+def _pattern(expr: Expr) -> Fusion:
+    match expr:
+        case Call(op=Op() as op) if is_lowerable(expr) and not isinstance(op, StopFusion):
+            return op.fusion
+        case Tuple():
+            return Fusion.TUPLE
+        case TupleGetItem() if _holds_tensors(expr.tuple):
+            return Fusion.INJECTIVE
+    return Fusion.OPAQUE
 
 
 def _connect(operand: Node, user: Node, pattern: Fusion) -> None:
@@ -153,14 +156,12 @@ POINTWISE = (Fusion.INJECTIVE, Fusion.OUT_ELEMWISE_FUSABLE)
 """At the end also a reduction, or a group with an anchor."""
 
 
-def partition(
-    function: Function, pattern_of: Callable[[Call], Fusion], opt_level: int, max_depth: int, shares: bool = False
-) -> dict[Expr, Group]:
+def partition(function: Function, opt_level: int, max_depth: int, shares: bool) -> dict[Expr, Group]:
     """The group of every node that is one.  At level 0 each alone; otherwise after three phases over all nodes.
 
     ``shares``: ShareMemory follows.
     """
-    graph = build_graph(function, pattern_of)
+    graph = build_graph(function)
     fusing = _Fusing(max_depth, graph if shares else {})
     for phase in range(3) if opt_level > 0 else ():
         for node in graph.values():
@@ -315,14 +316,8 @@ class FuseOps(FunctionPass, opt_level=0):
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         level = context.opt_level if self.opt_level is None else self.opt_level
         depth, shares = context.option("minitvm.FuseOps.max_depth"), context.pass_enabled(ShareMemory.info)
-        groups = partition(function, _pattern_of, level, depth, shares)
+        groups = partition(function, level, depth, shares)
         return as_function(rebuild(function, (*function.params, _Rewriter(groups).run(function.body))))
-
-
-def _pattern_of(call: Call) -> Fusion:
-    if isinstance(call.op, (Function, StopFusion)) or not is_lowerable(call):
-        return Fusion.OPAQUE
-    return call.op.fusion
 
 
 @dataclass
@@ -392,7 +387,7 @@ class _Cut:
         if not is_scalar_constant(node):
             return False
         users = (n for n in self.order if self._inside(n) and node in children(n))
-        return all(_pattern(user, _pattern_of) <= Fusion.COMM_REDUCE for user in users)
+        return all(_pattern(user) <= Fusion.COMM_REDUCE for user in users)
 
     def _key(self, node: Expr, number: dict[Expr, int]) -> Hashable:
         if self._inside(node):

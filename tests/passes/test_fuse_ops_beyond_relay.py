@@ -219,7 +219,7 @@ def test_post_dominators_of_a_diamond() -> None:
       add(%1, %2)
     }
     """
-    graph = build_graph(parse_module(text).main, lambda call: call.op.fusion)  # type: ignore[union-attr]
+    graph = build_graph(parse_module(text).main)
     tree = {expr.op.name: node for expr, node in graph.items() if isinstance(expr, Call)}  # type: ignore[union-attr]
     assert tree["exp"].parent is tree["add"] and tree["exp"].edge is Fusion.COMM_REDUCE
     assert tree["nn.relu"].edge is Fusion.ELEMWISE
