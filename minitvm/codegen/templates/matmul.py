@@ -50,7 +50,8 @@ _NO_NEIGHBOUR = 8192  # bytes between rows of which one is not fetched ahead wit
 _CROWDED = 1.4  # what it costs where rows push each other out of the first-level cache
 _FROM_L2_IN_PLACE = 1.05  # what it costs where they come from the second level, some begun off a cache line
 _PAGE, _PAGES = 4096, 64  # bytes of a page, and how many the processor finds at once
-_NEAR_CACHES = 8  # times the second-level cache: what is read from there or nearly as fast
+_NEAR_CACHES = 4  # times the second-level cache: what is read from there or nearly as fast
+_FEW_ROWS = 32  # whose multiply-adds hide no wait for a right-hand side
 
 
 def packed(product: Product, tile: Tile, machine: MachineModel) -> Stmt:
@@ -302,11 +303,12 @@ def _stays_in_cache(product: Product, machine: MachineModel) -> bool:
 
 
 def _far_apart(product: Product, machine: MachineModel) -> bool:
-    """Whether a right-hand side that the caches do not hold is read once or twice, and a row is no neighbour of the
-    next one: what a group of columns leaves of its cache lines is gone when the next group wants it."""
+    """Whether a right-hand side that the caches do not hold is for few rows, and one of its own is no neighbour of the
+    next: what a group of columns leaves of its cache lines is gone when the next group wants it."""
     row = product.columns * np.dtype(product.right.dtype).itemsize
     many = product.depth * row > _NEAR_CACHES * machine.l2_bytes
-    return many and row >= _NO_NEIGHBOUR and _readers(product, machine)[1] <= _READ_IN_PLACE
+    rows = product.batch // product.right.batch * product.rows
+    return many and row >= _NO_NEIGHBOUR and rows <= _FEW_ROWS
 
 
 def _readers(product: Product, machine: MachineModel) -> tuple[Tile, int]:
