@@ -20,6 +20,7 @@ from minitvm.codegen.loops import (
     fused,
     in_strips,
     in_vectors,
+    lanes,
     nested,
     or_zero,
     partial_results,
@@ -31,7 +32,17 @@ from minitvm.codegen.loops import (
 )
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.stages import Output
-from minitvm.codegen.walks import FEWEST_LANES, MOST_APART, Walk, asked_around, jumps, lanes_of, period, walks
+from minitvm.codegen.walks import (
+    FEWEST_LANES,
+    MOST_APART,
+    Walk,
+    asked_around,
+    jumps,
+    lanes_of,
+    period,
+    summed_in_steps,
+    walks,
+)
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
     Alloc,
@@ -70,6 +81,11 @@ _PIECES = 16
 """Parallel iterations for every thread, so that none has much more than another."""
 _WRITTEN_OUT = 32
 """Vectors of a row that jumps through what it reads."""
+_TERMS = 4
+"""Rows that are added up before what they are added to is read."""
+_FEWEST_ROWS = 16
+_SUMS_BYTES = 4096
+"""Of sums that stay in the first-level cache while rows go by."""
 _IN_FLIGHT = 4
 """Vectors that are computed at once, to hide the latency of a reduction's addition or of a long function."""
 
@@ -105,7 +121,7 @@ def filled(
 
 def _nest(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
     if outer_reductions(walk.value):
-        return _scheduled(walk, (_reduced_in_lanes, _one_by_one), machine, parallel)
+        return _scheduled(walk, (_summed_row_by_row, _reduced_in_lanes, _one_by_one), machine, parallel)
     return seq(*(_scheduled(part, (_in_squares, _in_vectors), machine, parallel) for part in walks(walk)))
 
 
@@ -288,6 +304,31 @@ def _width(walk: Walk, machine: MachineModel) -> int:
     lanes = _IN_FLIGHT * lanes if is_long(walk.value) else min(narrow, _IN_FLIGHT * lanes)
     irregular = (x for x in loads(walk.value) if stride_along(x.buffer, x.index, inner) is None)
     return math.lcm(lanes, *(period(load, inner) or 1 for load in irregular))
+
+
+def _summed_row_by_row(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | None:
+    """Sums down long rows, a few rows at a time: what is read follows what was read, which a few vectors of all rows
+    do not, and rows of which many share a place of the cache do not meet there."""
+    (last, count), wide = walk.loops[-1], lanes_of(walk.value, walk.out.dtype, machine)
+    found, steps = outer_reductions(walk.value), summed_in_steps(walk, _TERMS)
+    if steps is None or not enough(count, _IN_FLIGHT * wide + 1) or not vectorizes(walk.value, last):
+        return None
+    if is_long(found[0].value) or not enough(math.prod(extent for _, extent in found[0].axes), _FEWEST_ROWS):
+        return None
+    strip = _SUMS_BYTES // np.dtype(found[0].dtype).itemsize
+    columns = math.prod(extent for _, extent in walk.loops)
+    if parallel and machine.threads > 1 and isinstance(columns, int):
+        strip = min(strip, max(_IN_FLIGHT, columns // (_STRIPS * machine.threads) // wide) * wide)
+    decide("schedule", walk.out.name, f"row by row, {min(strip, count)} sums at a time in the cache")
+    nests = []
+    for part in [steps] if count <= strip else steps.split(last, strip):
+        row = _row(part, wide)
+        pieces = [
+            lanes(piece, LoopKind.SERIAL) if isinstance(piece, For) else piece
+            for piece in (row.stmts if isinstance(row, Seq) else (row,))
+        ]
+        nests.append(_rows(part.loops[:-1], pieces, machine, parallel))
+    return seq(*nests)
 
 
 def _reduced_in_lanes(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | Declined:

@@ -7,10 +7,11 @@ beforehand (loop partitioning, as Halide does for its boundaries).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.stages import Output
@@ -181,6 +182,32 @@ def period(load: Load, var: LoopVar) -> int | None:
             case _:
                 return None
     return found if found <= _LONGEST_PERIOD else None
+
+
+def summed_in_steps(walk: Walk, terms: int) -> Walk | None:
+    """With so many terms of the one sum in it added up first, along its last axis, and those that are left over at the
+    end; of a sum over several axes a number of terms that divides.  ``None`` where no such sum is."""
+    match outer_reductions(walk.value):
+        case [Reduce("sum", (*outer, (var, int(extent))), value) as found] if extent >= terms:
+            nested = any(isinstance(node, (Reduce, Select)) for node in walk_exprs(value))
+        case _:
+            return None
+    if outer:
+        terms = next(count for count in range(2 * terms, 0, -1) if extent % count == 0)
+    if nested or terms == 1:
+        return None
+    whole, rest = divmod(extent, terms)
+    step = LoopVar(var.name)
+
+    def added(first: LoopExpr, count: int) -> LoopExpr:
+        parts = (substitute_vars(value, {var: first + k}) for k in range(count))
+        return functools.reduce(partial(binary, "add"), parts)
+
+    total: LoopExpr = Reduce("sum", (*outer, (step, whole)), added(step * terms, terms))
+    if rest:
+        total = total + added(Const(whole * terms), rest)
+    done = replace(walk, value=map_expr(walk.value, lambda node: total if node is found else node))
+    return replace(done, value=simplify_expr(done.value, done.ranges))
 
 
 def jumps(value: LoopExpr, var: LoopVar) -> bool:

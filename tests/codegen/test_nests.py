@@ -97,6 +97,23 @@ def test_reductions_over_any_axis_of_any_length(columns: int, axis: int) -> None
     agree(call_op("max", x, axis=axis), [x], [a], a.max(axis))
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis", "row_by_row"),
+    [((16, 131), 0, True), ((3, 19, 1100), 1, True), ((3, 2, 14, 140), (0, 2), True)]
+    + [((3, 2, 13, 140), (0, 2), False), ((15, 131), 0, False), ((40, 64), 0, False)],
+)
+def test_sums_down_long_rows_add_up_a_few_rows_at_a_time(
+    shape: tuple[int, ...], axis: int | tuple[int, ...], row_by_row: bool
+) -> None:
+    """Of many rows, longer than what a few vectors hold; over two axes of what divides the inner one."""
+    x, a = var("x", shape=shape), drawn(*shape)
+    kernel = agree(call_op("sum", x, axis=axis), [x], [a], a.sum(axis), atol=1e-4)
+    sums = {len(s.buffer.shape) for s in walk_stmts(kernel.body) if isinstance(s, Alloc)}
+    assert (2 in sums) is row_by_row
+    maxima = agree(call_op("max", x, axis=axis), [x], [a], a.max(axis))
+    assert not any(len(s.buffer.shape) == 2 for s in walk_stmts(maxima.body) if isinstance(s, Alloc))
+
+
 @pytest.mark.parametrize("columns", COLUMNS)
 def test_softmax_of_rows_of_any_length(columns: int) -> None:
     x, a = var("x", shape=(6, columns)), 3 * drawn(6, columns)
