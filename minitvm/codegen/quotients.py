@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from minitvm.ir.loop import Binary, Const, Intrin, LoopExpr, Select, const, intrin, select
+from minitvm.ir.loop import Binary, Const, Intrin, LoopExpr, Select, const, intrin, minimum, select
 
 _MOST = 1 << 10
 """Whole numbers of which each is looked at."""
@@ -44,13 +44,21 @@ def is_whole(value: LoopExpr) -> bool:
 
 
 def _steps(x: LoopExpr, by: _Reciprocal, zero: float) -> LoopExpr:
-    least, most, upper, lower = (const(number, "float32") for number in (by.least, by.most, by.upper, by.lower))
-    kept = select(least < x, x, least)
-    kept = select(kept < most, kept, most)
+    least, upper, lower = (const(number, "float32") for number in (by.least, by.upper, by.lower))
+    kept = _at_most(select(least < x, x, least), by.most)
     quotient = intrin("fma", kept, upper, kept * lower) if by.lower else kept * upper
     steps = intrin("round", quotient)
     steps = steps + zero if zero or by.least < 0 else steps
     return steps if by.low == -zero else select(x.equal(x), steps, 0)
+
+
+def _at_most(x: LoopExpr, most: float) -> LoopExpr:
+    """The smaller one, x no NaN.  The bits of floats, as integers, are in their order but among negative ones; integers
+    are compared by units that are not busy with floats."""
+    if most <= 0:
+        return select(x < most, x, const(most, "float32"))
+    bits = int(np.float32(most).view("int32"))
+    return intrin("bitcast_float", minimum(intrin("bitcast_int", x), bits))
 
 
 @dataclass(frozen=True)

@@ -274,6 +274,18 @@ def cast(w: Writer, value: Val, dtype: str) -> Val:
     return _int_to_int(w, value, dtype)
 
 
+def rounded(w: Writer, value: Val, dtype: str) -> Val:
+    """float32 to the nearest integer, which fits."""
+    whole, of = type_text("int32", value.lanes), type_text("float32", value.lanes)
+    symbol = f"@llvm.lrint.{mangled('int32', value.lanes)}.{mangled('float32', value.lanes)}"
+    w.declare(symbol, f"declare {whole} {symbol}({of})")
+    found = w.pure(f"call {whole} {symbol}({typed(value)})")
+    if dtype == "int32":
+        return Val(found, dtype, value.lanes)
+    fits = "nuw" if is_unsigned(dtype) else "nsw"
+    return Val(w.pure(f"trunc {fits} {whole} {found} to {type_text(dtype, value.lanes)}"), dtype, value.lanes)
+
+
 def _int_to_int(w: Writer, value: Val, dtype: str) -> Val:
     before = 1 if value.dtype == "bool" else bits_of(value.dtype)
     if before == bits_of(dtype):

@@ -94,6 +94,8 @@ def _node(c: Context, node: LoopExpr) -> Value:
             return _binary(c, op, c.frame.values[lhs], c.frame.values[rhs])
         case Select():
             return _select(c, node)
+        case Cast(Intrin("round", (value,)), "int8" | "uint8" | "int16" | "int32" as dtype) if value.dtype == "float32":
+            return c.symbolic(arith.rounded(c.w, memory.in_register(c, c.frame.values[value]), dtype))
         case Cast(value, dtype):
             return _cast(c, c.frame.values[value], dtype)
         case Intrin(name, args):

@@ -45,6 +45,7 @@ _OF_A_ROW, _OF_A_BLOCK, _HIDDEN = 0.08, 0.15, 0.75
 behind its multiply-adds; measured."""
 
 _CROWDED = 1.8  # times as long as predicted where pixels come from the second-level cache, one at a time; measured
+_MOST_OF_A_STRIP = 15  # columns of a depthwise convolution; more are slower, measured
 _FEWEST_ROWS = 2  # of a channel before the next one: each such band reads some of the last one's rows again
 _MOST_UNROLLED_TAPS = 16  # a wider padded window is copied into a padded image instead of written out at the edges
 
@@ -369,9 +370,10 @@ class BlockedDepthwise(_Windows):
         return self.problem.not_floats
 
     def choices(self) -> Sequence[Choice]:
-        """Half of the registers for sums; the window's and the image's vectors need the others."""
+        """Six registers and more for the window's and the image's vectors; few sums wait for each other, and for what
+        is done with those before."""
         steps = math.prod(self.out.shape[:2]) * self.y.outputs * math.prod(self.weight.shape[2:4])
-        most = max(1, self.machine.vector_registers // 2 - 1)
+        most = min(_MOST_OF_A_STRIP, self.machine.vector_registers - 6)
         sizes = range(1, min(most, self.x.outputs) + 1)
         return [Choice("strips", Tile(n, 1), steps * step_cycles(self.x.outputs, 1, Tile(n, 1))) for n in sizes]
 
@@ -395,8 +397,9 @@ class BlockedDepthwise(_Windows):
             return Load(self.source, (n, block, *where, lane))
 
         def reduction(step: Step) -> Stmt:
-            inside = [x.columns_inside(column, size, kx) for kx in range(x.taps)]
-            return y.valid_taps(row, lambda ky: seq(*(step(ky, Const(kx), rows=r) for kx, r in enumerate(inside))))
+            inside = ((kx, t) for kx in range(x.taps) for t in x.columns_inside(column, size, kx))
+            each = sorted(inside, key=lambda at: (at[1] * x.stride + at[0] * x.dilation, at))
+            return y.valid_taps(row, lambda ky: seq(*(step(ky, Const(kx), rows=range(t, t + 1)) for kx, t in each)))
 
         return TileKernel(
             size,
