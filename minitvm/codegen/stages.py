@@ -280,6 +280,8 @@ def _without_ones(given: _Elements) -> _Elements:
     squeezed: dict[Buffer, Buffer] = {}
 
     def visit(node: LoopExpr) -> LoopExpr:
+        if isinstance(node, Reduce):
+            return _reduced_without_ones(node)
         if not isinstance(node, Load) or 1 not in node.buffer.shape:
             return node
         index = tuple(i for i, n in zip(node.index, node.buffer.shape, strict=True) if n != 1)
@@ -289,6 +291,15 @@ def _without_ones(given: _Elements) -> _Elements:
     values = tuple(map_expr(substitute_vars(value, known), visit) for value in given.values)
     left = tuple(tuple(axis for axis in axes if axis[0] not in ones) for axes in given.axes)
     return _Elements(left, values, tuple(squeezed.get(p, p) for p in given.params))
+
+
+def _reduced_without_ones(node: Reduce) -> Reduce:
+    """Over the axes that have more than one element, so that the last of them is the innermost loop."""
+    longer = tuple(axis for axis in node.axes if axis[1] != 1)
+    if longer in (node.axes, ()):
+        return node
+    ones: dict[LoopVar, LoopExpr] = {var: Const(0) for var, n in node.axes if n == 1}
+    return Reduce(node.kind, longer, substitute_vars(node.value, ones))
 
 
 def _reshaped(buffer: Buffer, shape: Sequence[int]) -> Buffer:

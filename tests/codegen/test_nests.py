@@ -147,6 +147,15 @@ def test_an_axis_before_dimensions_of_one_element_is_the_innermost(shape: tuple[
     assert len(lanes) == len(stores)
 
 
+@pytest.mark.parametrize(("shape", "axis"), [((3, 5, 40, 1), (2, 3)), ((3, 1, 33, 1), (1, 2, 3))])
+def test_reduced_axes_of_one_element_take_no_loop(shape: tuple[int, ...], axis: tuple[int, ...]) -> None:
+    x, a = var("x", shape=shape), drawn(*shape)
+    kernel = agree(call_op("max", x, axis=axis), [x], [a], a.max(axis))
+    squeezed = var("x", shape=a.squeeze().shape)
+    plain = agree(call_op("max", squeezed, axis=-1), [squeezed], [a.squeeze()], a.max(axis))
+    assert [(f.kind, f.extent) for f in loops_of(kernel)] == [(f.kind, f.extent) for f in loops_of(plain)]
+
+
 def test_short_rows_read_with_what_is_broadcast_are_side_by_side_as_far_as_that_lets_them() -> None:
     x, bias = var("x", shape=(3, 21, 6)), var("bias", shape=(21, 6))
     a, b = drawn(3, 21, 6), drawn(21, 6, seed=1)
