@@ -46,6 +46,8 @@ _PIECES = 4
 _TOGETHER = 16
 """Rows of some length that are made together: vectors of what they are reduced to."""
 _FEWEST_TOGETHER = 4
+_TOGETHER_FAR = 5
+"""The same where results leave the second-level cache: more rows are bursts of stores that miss."""
 _STACK_BYTES = 16 * 1024  # larger row buffers live in the workspace, one per thread
 
 Nest: TypeAlias = Callable[[Output], Stmt]
@@ -165,7 +167,9 @@ def _together(group: Group, rank: int, machine: MachineModel) -> int:
         return 1
     kept = sum(math.prod(out.buffer.shape[rank:]) * np.dtype(out.buffer.dtype).itemsize for out in group.nests)
     read = max(math.prod(n for _, n in reduce.axes) * np.dtype(reduce.dtype).itemsize for reduce in found)
-    many, most = math.prod(shape), min(_TOGETHER, machine.l1_bytes // 2 // (kept + read))
+    far = not all(out.buffer.fits(machine.l2_bytes) for out in group.outputs)
+    many, most = math.prod(shape), machine.l1_bytes // 2 // (kept + read)
+    most = min(most, _TOGETHER_FAR if far else _TOGETHER)
     if machine.threads > 1:
         most = min(most, many // (_PIECES * machine.threads))
     even = (count for count in range(most, max(most // 2, _FEWEST_TOGETHER - 1), -1) if many % count == 0)

@@ -177,6 +177,14 @@ def test_a_few_rows_are_made_together(op: str, shape: tuple[int, ...], together:
     assert {math.prod(shape) for shape in found} == together
 
 
+@pytest.mark.parametrize(("rows", "together"), [(960, 8), (9600, 5)])
+def test_fewer_rows_are_made_together_where_results_leave_the_second_cache(rows: int, together: int) -> None:
+    x = var("x", shape=(rows, 149))
+    kernel = kernel_of(call_op("nn.softmax", x), [x], MachineModel(64, 32, l1_bytes=32 << 10, l2_bytes=1 << 20))
+    found = {s.buffer.shape for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer.name == "top"}
+    assert found == {(together,)}
+
+
 def test_softmax_divides_once_a_row() -> None:
     x = var("x", shape=(6, 300))
     kernel = lower(function(call_op("nn.softmax", x), [x]), "kernel", MachineModel(64, 32, threads=2))
