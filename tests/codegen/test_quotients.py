@@ -86,6 +86,17 @@ def test_numbers_are_those_of_a_division(dtype: str, zero: int, to: str) -> None
             assert found.tobytes() == (expected + expected.dtype.type(0)).tobytes()
 
 
+@pytest.mark.parametrize("ends", [(-20, -5), (-7, -1), (-7, 0), (-3, 1), (0, 9), (4, 9)])
+@pytest.mark.parametrize("scale", [0.1, 0.5, 1.7])
+def test_numbers_are_those_of_a_division_between_any_bounds(scale: float, ends: tuple[int, int]) -> None:
+    x = near_halves(scale, 0, "int8")
+    plain = kernel(x, scale, 0, "int8", "int8", ends)
+    spelled = spell_scalars(plain, fuses=True)
+    assert not quotients(spelled)
+    np.testing.assert_array_equal(run_kernel(spelled, x)[0], run_kernel(plain, x)[0])
+    np.testing.assert_array_equal(run_native(plain, x)[0], run_kernel(plain, x)[0])
+
+
 def test_what_becomes_floats_again_is_never_an_integer() -> None:
     x = np.zeros(8, "float32")
     spelled = spell_scalars(kernel(x, 0.1, 3, "uint8", "float32"), fuses=True)

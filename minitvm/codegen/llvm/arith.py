@@ -279,11 +279,8 @@ def rounded(w: Writer, value: Val, dtype: str) -> Val:
     whole, of = type_text("int32", value.lanes), type_text("float32", value.lanes)
     symbol = f"@llvm.lrint.{mangled('int32', value.lanes)}.{mangled('float32', value.lanes)}"
     w.declare(symbol, f"declare {whole} {symbol}({of})")
-    found = w.pure(f"call {whole} {symbol}({typed(value)})")
-    if dtype == "int32":
-        return Val(found, dtype, value.lanes)
-    fits = "nuw" if is_unsigned(dtype) else "nsw"
-    return Val(w.pure(f"trunc {fits} {whole} {found} to {type_text(dtype, value.lanes)}"), dtype, value.lanes)
+    found = Val(w.pure(f"call {whole} {symbol}({typed(value)})"), "int32", value.lanes)
+    return found if dtype == "int32" else _convert(w, f"trunc {'nuw' if is_unsigned(dtype) else 'nsw'}", found, dtype)
 
 
 def _int_to_int(w: Writer, value: Val, dtype: str) -> Val:
