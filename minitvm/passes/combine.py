@@ -200,7 +200,7 @@ def _follow(
         return None
     for position in range(len(call.args)):
         given = [step.call.args[position] for step in steps]
-        same = given[0] if _same_scalar(given) else None
+        same = given[0] if not isinstance(op, BiasAdd) and _same_scalar(given) else None  # a bias is not broadcast
         operand = combined if position == chained else same or layout.operand(call.op, current, given)
         if operand is None:
             return None

@@ -30,6 +30,7 @@ def @main(%x: Tensor[(1, 4, 6, 6), float32], %w1: Tensor[(2, 4, 1, 1), float32],
           %w3: Tensor[(4, 4, 3, 3), float32], %w4: Tensor[(5, 4, 1, 1), float32], %v: Tensor[(2, 4, 1, 1), float32],
           %s1: Tensor[(2, 1, 1), float32], %s2: Tensor[(3, 1, 1), float32], %s4: Tensor[(5, 1, 1), float32],
           %b1: Tensor[(2,), float32], %b2: Tensor[(3,), float32], %t: Tensor[(1,), float32],
+          %u: Tensor[(1, 4, 1, 1), float32],
           %image: Tensor[(6, 6), float32], %rows: Tensor[(6,), float32], %deep: Tensor[(2, 1, 1, 6, 6), float32],
           %open: Tensor[(n, 1, 1), float32]) {
   BODY
@@ -83,6 +84,14 @@ def test_bias_add_and_equal_scalars_follow() -> None:
     %0 = nn.conv2d(%x, concatenate((%w1, %w2)));
     %1 = multiply(2f, nn.bias_add(%0, concatenate((%b1, %b2))));
     ({part("%1", 0, 2)}, {part("%1", 2, 3)})"""
+    check_rewrite(CombineParallelConv2D(2), conv(before), conv(after))
+
+
+def test_one_bias_of_one_element_is_one_for_each_branch() -> None:
+    before = "(nn.bias_add(nn.conv2d(%x, %u), %t), nn.bias_add(nn.conv2d(%x, %u), %t))"
+    after = f"""
+    %1 = nn.bias_add(nn.conv2d(%x, concatenate((%u, %u))), concatenate((%t, %t)));
+    ({part("%1", 0, 1)}, {part("%1", 1, 1)})"""
     check_rewrite(CombineParallelConv2D(2), conv(before), conv(after))
 
 
