@@ -37,6 +37,7 @@ from minitvm.codegen.walks import (
     MOST_APART,
     Walk,
     asked_around,
+    in_bands,
     jumps,
     lanes_of,
     period,
@@ -345,8 +346,9 @@ def _reduced_in_lanes(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt
         vectors = -(-count // lanes)
         return min(count, lanes * -(-vectors // max(1, vectors // _IN_FLIGHT)))
 
-    rows = [_row(part, in_flight(part.loops[-1][1])) for part in parts]
-    return _rows(walk.loops[:-1], rows, machine, parallel)
+    bands = in_bands(walk, machine.threads) if parallel else walk
+    rows = [_row(part, in_flight(part.loops[-1][1])) for part in bands.cut(*bands.loops[-1])]
+    return _rows(bands.loops[:-1], rows, machine, parallel)
 
 
 def _reads_near(parts: Sequence[Walk], lanes: int) -> bool:

@@ -59,6 +59,8 @@ FEWEST_LANES = 4
 _MOST_STEPS = 9
 """Of a reduction, written out one after the other: a window of 3 by 3."""
 _MOST_SEGMENTS = 9
+_FEWEST_ROWS = 4
+"""Of a thread's band: each band reads some of the rows of the one before."""
 _SHORT = 3
 """Elements at an edge that are segments of their own, so that every condition on them is a constant."""
 
@@ -126,6 +128,28 @@ class Walk:
         index, value = self.at({var: by})
         walk = replace(self, loops=loops, index=index, value=value)
         return replace(walk, value=simplify_expr(value, walk.ranges))
+
+
+def in_bands(walk: Walk, threads: int) -> Walk:
+    """Over the rows of a pooled image in bands for the threads, channel by channel in each: convolutions, whose result
+    it is and which read it, share rows as well.  The walk itself where rows are few, or move no windows."""
+    if threads == 1 or not _moves_windows_by_rows(walk):
+        return walk
+    rows, extent = walk.loops[1]
+    size = next((n for n in range(extent // threads, _FEWEST_ROWS - 1, -1) if extent % n == 0), None)
+    if size is None:
+        return walk
+    (split,) = walk.split(rows, size)
+    channels, band, *others = split.loops
+    return replace(split, loops=(band, channels, *others))
+
+
+def _moves_windows_by_rows(walk: Walk) -> bool:
+    """Whether the loops are one over channels, one over the rows of windows, and others."""
+    steps = {var for reduce in outer_reductions(walk.value) for var, _ in reduce.axes}
+    windows = [i for load in loads(walk.value) for i in load.index if any(depends_on(i, step) for step in steps)]
+    moves = [any(depends_on(i, var) for i in windows) for var, _ in walk.loops]
+    return len(moves) > 2 and moves[:2] == [False, True] and isinstance(walk.loops[1][1], int)
 
 
 def walks(walk: Walk) -> list[Walk]:

@@ -11,10 +11,11 @@ from test_nests import agree, drawn, kernel_of, scalar_stores
 
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.stages import Output
-from minitvm.codegen.walks import Walk, walks
+from minitvm.codegen.walks import Walk, in_bands, walks
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Tuple
-from minitvm.ir.loop import Alloc, Buffer, Const, For, Kernel, LoopKind, LoopVar, walk_stmts
+from minitvm.ir.loop import Alloc, Buffer, Const, For, Kernel, LoopKind, LoopVar, Reduce, walk_stmts
+from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.ops.transform import Transpose
 from minitvm.target import MachineModel
 
@@ -153,3 +154,44 @@ def test_a_single_element_of_a_row_may_divide_the_row() -> None:
     row, x, out = LoopVar("row"), Buffer("x", (7, 5), "float32"), Buffer("out", (), "float32")
     (found,) = walks(Walk.over(Output(out, (), x[row // 5, row % 5])))
     assert found.loops == ()
+
+
+# --- threads share rows ---------------------------------------------------------------------------------------
+
+
+def windows(channels: int, rows: int, columns: int) -> Walk:
+    """Sums over windows of 3 rows."""
+    x, out = Buffer("x", (channels, rows + 2, columns), "float32"), Buffer("out", (channels, rows, columns), "float32")
+    c, y, i, k = (LoopVar(name) for name in "cyik")
+    return Walk.over(Output(out, (c, y, i), Reduce("sum", ((k, 3),), x[c, y + k, i])))
+
+
+@pytest.mark.parametrize(("rows", "threads", "bands"), [(8, 2, 2), (55, 2, 5), (15, 3, 3), (56, 4, 4), (39, 4, 0)])
+def test_rows_of_windows_go_in_bands_for_the_threads(rows: int, threads: int, bands: int) -> None:
+    """All of one size, each before all channels."""
+    walk = windows(5, rows, 6)
+    extents = [extent for _, extent in in_bands(walk, threads).loops]
+    assert extents == ([bands, 5, rows // bands, 6] if bands else [5, rows, 6])
+
+
+@pytest.mark.parametrize(
+    ("walk", "threads"),
+    [(windows(5, 56, 6), 1), (windows(5, 6, 6), 2), (windows(1, 56, 6).without_ones(), 2)],
+    ids=["one thread", "few rows", "one channel"],
+)
+def test_rows_stay_together(walk: Walk, threads: int) -> None:
+    assert in_bands(walk, threads) == walk
+
+
+@pytest.mark.parametrize("pixels", [(8, 8), (15, 9), (12, 21), (17, 5)])
+@pytest.mark.parametrize("batch", [1, 2])
+def test_pooled_bands_of_rows_make_the_image(batch: int, pixels: tuple[int, int]) -> None:
+    x, a = var("x", shape=(batch, 3, *pixels, 8)), drawn(batch, 3, *pixels, 8)
+    around = np.pad(a, ((0, 0), (0, 0), (1, 1), (1, 1), (0, 0)), constant_values=-np.inf)
+    seen = np.lib.stride_tricks.sliding_window_view(around, (3, 3), axis=(2, 3)).max((-1, -2))
+    call = call_op("nn.max_pool2d", x, pool_size=(3, 3), padding=(1, 1), layout="NCHW8c")
+    agree(call, [x], [a], seen)
+    kernel = kernel_of(call, [x], MachineModel(32, 16, threads=3))
+    (given,), (out,) = kernel.inputs, kernel.outputs
+    found = run_kernel(kernel, a.reshape(given.shape), check_races=True)[0]
+    np.testing.assert_array_equal(found, seen.reshape(out.shape))
