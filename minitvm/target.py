@@ -18,6 +18,7 @@ OPTIONS: dict[str, dict[str, str]] = {
     "llvm": {
         "mtriple": "LLVM target triple; the host's by default",
         "mcpu": "CPU name as LLVM spells it; the host's by default",
+        "mtune": "CPU to put instructions in order for; the host's by default, with -mtriple that of -mcpu",
         "mattr": "features to add or remove: +avx2,-fma; the host's by default",
         "libs": "vendor libraries to hand layers to: cblas",
         "caches": "a core's first- and second-level data cache, and the third that all share: 32K,1M,16M; the host's,"

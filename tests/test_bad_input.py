@@ -108,7 +108,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "unknown option": (
         compiled("m.onnx", target="llvm -mcup=x"),
         "unknown option '-mcup=x' of target 'llvm'\n"
-        "  = hint: did you mean 'mcpu'? known options: mtriple, mcpu, mattr, libs, caches",
+        "  = hint: did you mean 'mcpu'? known options: mtriple, mcpu, mtune, mattr, libs, caches",
     ),
     "unknown pass": (
         lambda: minitvm.PassContext(disabled_pass=["FuseOp"]),

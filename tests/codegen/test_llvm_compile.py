@@ -124,6 +124,33 @@ def test_machine_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
         host()
 
 
+@pytest.mark.parametrize(
+    ("options", "tune"),
+    [("", ""), (" -mtune=znver3", "znver3"), (" -mtune=haswell", ""), (" -mtune=native", "skylake-avx512")],
+)
+def test_instructions_are_put_in_order_for_the_processor_that_is_named(
+    options: str, tune: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if host().arch == "x86":
+        monkeypatch.setenv("MINITVM_CPU", "skylake-avx512")
+        found = cpu_of(Target.parse(AVX2 + options))
+        assert (found.name, found.vector_bytes, found.tune) == ("haswell", 32, tune)
+
+
+def test_without_a_triple_instructions_are_put_in_order_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, other = ("a64fx", "cortex-a76") if host().arch == "aarch64" else ("znver4", "haswell")
+    monkeypatch.setenv("MINITVM_CPU", mine)
+    assert cpu_of(Target.parse(f"llvm -mcpu={other}")).tune == mine
+    assert cpu_of(Target.parse(f"llvm -mcpu={mine}")).tune == ""
+
+
+def test_another_order_is_of_the_same_instructions() -> None:
+    texts = [code_for(tiled_matmul(12, 32, 64, 8), AVX2 + options) for options in ("", " -mtune=znver4")]
+    assert texts[0] != texts[1]
+    assert all("zmm" not in text for text in texts)
+    assert texts[0].count("vfmadd") == texts[1].count("vfmadd") > 0
+
+
 def rejected(target: str) -> str:
     with pytest.raises(TargetError) as caught:
         cpu_of(Target.parse(target))
@@ -133,6 +160,11 @@ def rejected(target: str) -> str:
 def test_unknown_cpu_lists_close_names() -> None:
     text = rejected("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=skylake-avx51")
     assert text.startswith("unknown CPU -mcpu=skylake-avx51 for x86_64\n  = hint: did you mean 'skylake-avx512'")
+
+
+def test_unknown_cpu_to_tune_for_lists_close_names() -> None:
+    text = rejected("llvm -mtriple=x86_64-unknown-linux-gnu -mtune=znver33")
+    assert text.startswith("unknown CPU -mtune=znver33 for x86_64\n  = hint: did you mean 'znver3'")
 
 
 def test_unknown_feature_lists_close_names() -> None:

@@ -51,6 +51,9 @@ SPELLINGS = CHEAP
 DOTS = '"minitvm-dots"'
 """Attribute of a function with dot products of bytes: it may use instructions that LLVM is kept from elsewhere."""
 
+WIDTH = '"prefer-vector-width"'
+"""Attribute of every kernel, before which the processor is named that it is put in order for."""
+
 
 def is_unsigned(dtype: str) -> bool:
     return dtype.startswith("u") or dtype == "bool"

@@ -13,7 +13,7 @@ from typing import Any
 import llvmlite.binding
 
 from minitvm import config
-from minitvm.codegen.llvm.arith import DOTS
+from minitvm.codegen.llvm.arith import DOTS, WIDTH
 from minitvm.errors import CompilerError, TargetError, did_you_mean
 from minitvm.ir.loop import Dot
 from minitvm.target import MachineModel, Target, arch_of, marks_of, text_of
@@ -41,6 +41,8 @@ class Cpu:
     """What multiplies the parts of words and adds them up in an instruction or two: pairs where nothing does bytes."""
     fuses: bool = False
     """Whether a product and a sum are rounded once."""
+    tune: str = ""
+    """The processor that instructions are put in order for, where it is another one."""
 
     @property
     def arch(self) -> str:
@@ -125,10 +127,21 @@ def cpu_of(target: Target) -> Cpu:
         name, extra = here.name, ",".join(filter(None, (here.features, extra)))
     triple = triple or here.triple
     name = name or _GENERIC.get(_arch_word(triple), "generic")
-    if (triple, name, extra) == (here.triple, here.name, here.features):
-        return here
-    _check_names(triple, name, extra)
-    return _cpu(triple, name, extra)
+    is_here = (triple, name, extra) == (here.triple, here.name, here.features)
+    if not is_here:
+        _check_names(triple, name, extra)
+    found = here if is_here else _cpu(triple, name, extra)
+    tune = _tuned_for(target, triple, here)
+    return found if tune in ("", name) else replace(found, tune=tune)
+
+
+def _tuned_for(target: Target, triple: str, here: Cpu) -> str:
+    """What ``-mtune`` says; else this machine, where the target names none by a triple."""
+    said = target.options.get("mtune", "" if "mtriple" in target.options else "native")
+    name = here.name if said == "native" else said
+    if "mtune" in target.options:
+        _check_names(triple, name, "", "mtune")
+    return name
 
 
 _GENERIC = {"x86_64": "x86-64"}
@@ -149,10 +162,10 @@ def _check_triple(triple: str) -> None:
         ) from error
 
 
-def _check_names(triple: str, name: str, extra: str) -> None:
+def _check_names(triple: str, name: str, extra: str, option: str = "mcpu") -> None:
     cpus, features = known_names(triple)
     if cpus and name not in cpus:
-        raise TargetError(f"unknown CPU -mcpu={name} for {_arch_word(triple)}", hint=_closest(name, cpus))
+        raise TargetError(f"unknown CPU -{option}={name} for {_arch_word(triple)}", hint=_closest(name, cpus))
     for feature in filter(None, extra.split(",")):
         if feature[0] not in "+-":
             raise TargetError(f"feature {feature!r} of -mattr has no sign", hint=f"write +{feature} or -{feature}")
@@ -387,6 +400,8 @@ def _optimized(llvm_ir: str, cpu: Cpu) -> tuple[Any, Any]:
     machine = _machines.get(cpu)
     if DOTS in llvm_ir:
         llvm_ir = llvm_ir.replace(DOTS, f'"target-features"="{cpu.features}"')
+    if cpu.tune:
+        llvm_ir = llvm_ir.replace(WIDTH, f'"tune-cpu"="{cpu.tune}" {WIDTH}')
     if " half" in llvm_ir and llvm_ir is not _HALF_PROBE and _lacks_half(cpu):
         llvm_ir += text_of("codegen/llvm/half.ll")
     try:

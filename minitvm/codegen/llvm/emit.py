@@ -14,7 +14,7 @@ from typing import TypeAlias
 from minitvm.codegen.backend import STACK_LIMIT, Workspace, plan_workspace
 from minitvm.codegen.legalize import spell_scalars
 from minitvm.codegen.llvm import express, memory
-from minitvm.codegen.llvm.arith import DOTS, memory_text
+from minitvm.codegen.llvm.arith import DOTS, WIDTH, memory_text
 from minitvm.codegen.llvm.turns import in_turns
 from minitvm.codegen.llvm.writer import (
     Context,
@@ -102,7 +102,7 @@ class _Emitter:
     def module(self) -> str:
         lines = ["entry:", *self.w.allocas, "  br label %start", "start:", *flattened(self.w.lines), "  ret void"]
         width = self.machine.vector_bytes * 8
-        attributes = f'nounwind "prefer-vector-width"="{width}" "no-trapping-math"="true"'
+        attributes = f'nounwind {WIDTH}="{width}" "no-trapping-math"="true"'
         if any("vpdpbusd" in symbol for symbol in self.w.declarations):
             attributes += f" {DOTS}"
         head = f"define void @{quoted(self.kernel.name)}({self._parameters()}) {attributes} {{"
