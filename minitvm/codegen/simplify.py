@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from minitvm.codegen.loops import bind_vars
 from minitvm.ir.loop import (
     COMPARISONS,
     Alloc,
@@ -22,6 +21,7 @@ from minitvm.ir.loop import (
     Ldmatrix,
     LoopExpr,
     LoopKind,
+    LoopVar,
     Mma,
     Reduce,
     Select,
@@ -34,9 +34,12 @@ from minitvm.ir.loop import (
     seq,
     stmt_exprs,
 )
-from minitvm.ir.loop.affine import Affine, Ranges, affine, bounds, counter, prove, wraps
+from minitvm.ir.loop.affine import Affine, Range, Ranges, affine, bounds, counter, prove, wraps
 from minitvm.ir.loop.scalar import compute
 from minitvm.ir.op import identity_of
+
+_ONLY = Range(0, 0)
+"""This very object: of the variable of a loop that goes."""
 
 # --- expressions ----------------------------------------------------------------------------------------------
 
@@ -48,6 +51,8 @@ def simplify_expr(expr: LoopExpr, ranges: Ranges) -> LoopExpr:
 
 def _simplify_node(node: LoopExpr, ranges: Ranges) -> LoopExpr:
     match node:
+        case LoopVar() if ranges.get(node) is _ONLY:
+            return Const(0)
         case Select(condition, then, orelse):
             known = prove(condition, ranges)
             return node if known is None else then if known else orelse
@@ -143,7 +148,7 @@ def _simplify_loop(stmt: For, ranges: Ranges) -> Stmt | None:
     if inner.is_empty:
         return None
     if isinstance(extent, Const) and extent.value == 1 and stmt.kind in (LoopKind.SERIAL, LoopKind.UNROLLED):
-        return simplify_stmt(bind_vars(stmt.body, {stmt.var: Const(0)}), ranges)
+        return simplify_stmt(stmt.body, {**ranges, stmt.var: _ONLY})
     body = simplify_stmt(stmt.body, {**ranges, stmt.var: inner})
     return None if body is None else For(stmt.var, extent, body, stmt.kind)
 

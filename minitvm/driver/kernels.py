@@ -202,7 +202,7 @@ class KernelCompiler:
         kept = self.cache.get(key)
         if kept is not None:
             return _unpack(kept)
-        code = self.fresh(symbol, group)
+        code = self._code(symbol, group, self._image)
         self.cache.put(key, _pack(code))
         return code
 
@@ -211,7 +211,10 @@ class KernelCompiler:
         return self.backend.source(self.backend.bind(self.kernel(symbol, group)))
 
     def fresh(self, symbol: str, group: Function) -> KernelCode:
-        """The group's code, whatever the cache has for it."""
+        """The group's code, whatever the cache has for it; its image is from there, and kept."""
+        return self._code(symbol, group, self.image_of)
+
+    def _code(self, symbol: str, group: Function, image_of: Callable[[Any], Any]) -> KernelCode:
         with self._writing:
             lowered = self.lowered(symbol, group)
             kernel = self.legalized(lowered.kernel)
@@ -222,7 +225,7 @@ class KernelCompiler:
             workspace = self.backend.workspace(launches)
             with self.timings.stage("emit"):
                 source = self.backend.source(launches)
-        image = self.image_of(source)
+        image = image_of(source)
         fixed = workspace.nbytes - workspace.thread_bytes
         return KernelCode(image, fixed, workspace.thread_bytes, lowered.cycles, undecided)
 

@@ -108,6 +108,7 @@ def test_a_second_build_compiles_nothing_and_a_damaged_cache_is_mended(
     monkeypatch.setenv("MINITVM_CACHE_DIR", str(tmp_path))
     module, params = small_module()
     cold = minitvm.build(module, params=params)
+    assert len(list(tmp_path.rglob("*.bin"))) == len(cold.report.groups) + 1, "each kernel once, and what calls them"
     warm = minitvm.build(module, params=params)
     assert cold.report.cache_misses > 0 and "llvm" in cold.report.seconds
     assert warm.report.cache_misses == 0 and "llvm" not in warm.report.seconds and "lower" not in warm.report.seconds

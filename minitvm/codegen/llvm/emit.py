@@ -250,6 +250,9 @@ class _Emitter:
     # --- what one thread does ---------------------------------------------------------------------------------
 
     def stmt(self, stmt: Stmt) -> None:
+        if self.note is None:
+            self._stmt(stmt)
+            return
         with self._noted(stmt):
             self._stmt(stmt)
 

@@ -273,7 +273,7 @@ def expr_children(expr: LoopExpr) -> tuple[LoopExpr, ...]:
 
 def rebuild_expr(expr: LoopExpr, operands: Sequence[LoopExpr]) -> LoopExpr:
     """``expr`` over other operands; itself where they are the same.  Integer arithmetic is folded again."""
-    if all(a is b for a, b in zip(operands, expr_children(expr), strict=True)):
+    if all(map(is_, operands, expr_children(expr))):
         return expr
     match expr:
         case Load(buffer, _):
@@ -311,15 +311,15 @@ def dependency_order(roots: Sequence[T], operands: Callable[[T], Sequence[T]]) -
     stack = [*reversed(roots)]
     while stack:
         node = stack[-1]
-        if node not in done:
+        if node not in entered:
+            entered.add(node)
             below = [child for child in operands(node) if child not in done]
-            if below:  # at the second look nothing is left, unless the node itself is in the way
-                if node in entered:
-                    raise IRError(f"the graph has a cycle: a {type(node).__name__} is its own operand")
-                entered.add(node)
-                below.reverse()
-                stack += below
+            if not entered.isdisjoint(below):  # entered and not done: this node is on the way to it
+                raise IRError(f"the graph has a cycle: a {type(node).__name__} is its own operand")
+            if below:
+                stack += reversed(below)
                 continue
+        if node not in done:
             done.add(node)
             order.append(node)
         stack.pop()
