@@ -204,9 +204,9 @@ def _is_inside(load: Load, walk: Walk) -> bool:
 def _squares(square: _Square, machine: MachineModel, parallel: bool) -> Stmt:
     """All squares, those at the end of either axis with the elements that there are.
 
-    The inner loop walks along what is read: misses of loads are waited for, those of stores are not.  Where that is
-    short, a cache line of the result is written whole before the next ones, which may want its place in the cache;
-    where they do, many lines of a few rows.
+    The inner loop walks along what is read: misses of loads are waited for, those of stores are not.  A cache line of
+    the result is written whole before the next ones, which may want its place in the cache; two where rows are so
+    short, and do not end with a line; where rows do want one place, many lines of a few rows.
     """
     outer = [pair for pair in square.walk.loops if pair not in (square.across, square.along)]
     extents = [extent for _, extent in outer]
@@ -230,11 +230,11 @@ def _squares(square: _Square, machine: MachineModel, parallel: bool) -> Stmt:
 
 def _strip(square: _Square, threads: int) -> int:
     """Elements of the result's rows that are written before the next rows are: many of those that share places."""
-    line = _LINE_BYTES // np.dtype(square.walk.out.dtype).itemsize
+    line, along = _LINE_BYTES // np.dtype(square.walk.out.dtype).itemsize, square.along[1]
     if _share_places(square.walk.out, square.walk.index, square.across[0]):
         each = math.prod(extent for _, extent in square.walk.loops) // square.across[1] // (_STRIPS * threads)
         return max(line, min(_SHORT, each // line * line)) if isinstance(each, int) else _SHORT
-    return line if square.across[1] <= _SHORT else 1
+    return 2 * line if along % line and along <= 2 * line else line
 
 
 def _share_places(buffer: Buffer, index: Sequence[LoopExpr], var: LoopVar, places: int = 4) -> bool:
@@ -256,8 +256,7 @@ def _one_square(
     def store(j: LoopExpr, lane: LoopExpr, moved: LoopExpr) -> Stmt:
         value = map_expr(walk.value, lambda node: moved if node == source else node)
         index, value = replace(walk, value=value).at({**values, along: first + lane, across: start + j})
-        stmt = Store(walk.out, index, value)
-        return stmt if rows == lanes else If(lane < rows, stmt)
+        return Store(walk.out, index, value)
 
     return transposed(lanes, source.dtype, rows, columns, load, store)
 

@@ -343,8 +343,8 @@ def transposed(
 ) -> Stmt:
     """``store(column, row, load(row, column))`` for ``rows x columns`` elements, in vectors of whole rows both times.
 
-    At most ``lanes`` of each.  Rows that are missing are zeros for ``store``, which gets whole vectors of ``lanes``;
-    ``load`` is asked for ``lanes`` columns and has to answer for those that are missing.
+    At most ``lanes`` of each.  ``load`` is asked for ``lanes`` columns and has to answer for those that are missing;
+    ``store`` gets vectors of ``rows``.
     """
     squares = [Buffer(f"square{step}", (lanes * lanes,), dtype, "local") for step in range(lanes.bit_length())]
     first, last = squares[0], squares[-1]
@@ -364,7 +364,7 @@ def transposed(
     if part < lanes:
         steps[-1] = _quarters_swapped(squares[-2], last, lanes)
     filled = [_vectors(rows, lanes, fill), _vectors(lanes - rows, lanes, zero)]
-    return with_memory(squares[::-1], seq(*filled, *steps, _vectors(columns, lanes, result)))
+    return with_memory(squares[::-1], seq(*filled, *steps, _vectors(columns, rows, result)))
 
 
 def _evens_and_odds(source: Buffer, target: Buffer, lanes: int, part: int) -> Stmt:

@@ -10,6 +10,7 @@ from native_kernel import run_native
 from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.ir.loop import Binary, Buffer, Const, If, Kernel, LoopExpr, LoopKind, Stmt, const, loop, select, seq, store
+from minitvm.target import MachineModel
 
 # --- loads and stores -----------------------------------------------------------------------------------------
 
@@ -123,6 +124,19 @@ def test_lanes_beyond_their_row_need_a_mask_only_at_the_buffer_s_end(rows: int, 
     given = random_array((8, 5), "float32")
     (found,) = run_native(kernel, given)
     np.testing.assert_array_equal(found, np.pad(given[:rows], ((0, 0), (0, 3)), constant_values=-1))
+
+
+@pytest.mark.parametrize("lanes", [3, 7, 15])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "bool"])
+def test_odd_vectors_are_accessed_under_masks_where_these_are_cheap(lanes: int, dtype: str) -> None:
+    x, out = Buffer("x", (9, lanes), dtype), Buffer("out", (9, lanes), dtype)
+    rows = loop(9, lambda i: loop(lanes, lambda lane: store(out, (i, lane), x[i, lane]), VECTORIZED))
+    kernel, given = Kernel("odd", (x, out), rows), random_array((9, lanes), dtype, 5)
+    np.testing.assert_array_equal(run_native(kernel, given)[0], given)
+    found = {nbytes: emit(kernel, MachineModel(nbytes, 16)) for nbytes in (64, 32, 16)}
+    assert {n: "masked.store" in text for n, text in found.items()} == {64: True, 32: False, 16: False}
+    avx2 = lanes != 3 and dtype == "float32"
+    assert {n: "masked.load" in text for n, text in found.items()} == {64: lanes != 3, 32: avx2, 16: False}
 
 
 def test_uniform_load_behind_a_mask_that_no_lane_passes() -> None:

@@ -106,6 +106,22 @@ def test_rows_that_share_places_of_the_cache_are_few_and_written_far(
     assert next(s.extent for s in inner if s.kind is LoopKind.VECTORIZED) == Const(lanes)
 
 
+@pytest.mark.parametrize(("shape", "count"), [((1000, 64), 4), ((1000, 63), 3), ((1000, 32), 2), ((1000, 31), 0)])
+def test_lines_of_the_result_are_written_whole(shape: tuple[int, int], count: int) -> None:
+    """All of a short row where rows do not end with a line."""
+    x = var("x", shape=shape[::-1])
+    kernel = kernel_of(call_op("transpose", x, axes=(1, 0)), [x], MachineModel(32, 16))
+    strips = [s.extent for s in walk_stmts(kernel.body) if isinstance(s, For) and s.var.name == "strip"]
+    assert strips == [Const(count)] * bool(count)
+
+
+@pytest.mark.parametrize("rows", [5, 13, 31])
+def test_rows_that_are_no_vectors_are_stored_without_masks_with_avx2(rows: int) -> None:
+    x, machine = var("x", shape=(rows, 40)), MachineModel(32, 16)
+    kernel = kernel_of(call_op("transpose", x, axes=(1, 0)), [x], machine)
+    assert in_squares(kernel) and "masked.store" not in emit(kernel, machine)
+
+
 @pytest.mark.parametrize("lanes", [8, 16])
 def test_a_square_stays_in_registers(lanes: int) -> None:
     """Vectors of a square are read as they were written; others, which overlap, would keep it in memory."""

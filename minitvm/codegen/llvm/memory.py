@@ -11,6 +11,10 @@ from minitvm.ir.loop.affine import INT64, Affine, Range
 
 _MOST_APART = 8
 """Elements between lanes, up to which whole vectors are read."""
+_MASKED, _LOADS_MASKED = 64, 32
+"""Bytes of vectors from which on masks are cheap: in AVX-512; in AVX in loads only, of 4 bytes and more."""
+_LOADS_WORTH_A_MASK = 3
+"""Two loads are cheaper than one that reaches into the next cache line more often."""
 
 
 def scalar(c: Context, value: Index) -> str:
@@ -237,10 +241,12 @@ def _load_vector(c: Context, buffer: Buffer, first: Index, lanes: int, mask: Val
     address, align = pointer(c, buffer, first), _alignment(c, buffer, first)
     if mask is None:
         width = _width(c, buffer, first, lanes)
-        found = _read(c, buffer, memory_text(buffer.dtype, width), address, align, width)
-        return found if width == lanes else _shuffle(c, found, found, range(lanes))
+        few = width.bit_count() < _LOADS_WORTH_A_MASK
+        mask = None if few else _odd(c, buffer, width, _MASKED if BYTES[buffer.dtype] < 4 else _LOADS_MASKED)
+        if mask is None:
+            return _resized(c, _read(c, buffer, memory_text(buffer.dtype, width), address, align, width), lanes)
     text = _masked(c, "load", buffer, address, align, mask)
-    return _from_memory(c, text, buffer.dtype, lanes)
+    return _resized(c, _from_memory(c, text, buffer.dtype, mask.lanes), lanes)
 
 
 def _width(c: Context, buffer: Buffer, first: Index, lanes: int) -> int:
@@ -251,6 +257,15 @@ def _width(c: Context, buffer: Buffer, first: Index, lanes: int) -> int:
     place, width = c.places[buffer], power_of_two(lanes)
     ends = not first.terms and first.constant + lanes == buffer.size * max(1, place.lanes)
     return width if place.padded and ends and first.constant % width == 0 else lanes
+
+
+def _odd(c: Context, buffer: Buffer, lanes: int, least: int) -> Val | None:
+    """The mask for the first ``lanes`` of a power of two, where vectors have ``least`` bytes; LLVM makes an access for
+    each bit of ``lanes``.  Not in a thread's own memory: what is stored under a mask is not forwarded to loads."""
+    wide = power_of_two(lanes)
+    if lanes == wide or c.machine.vector_bytes < least or c.places[buffer].padded:
+        return None
+    return Val("<" + ", ".join(f"i1 {int(i < lanes)}" for i in range(wide)) + ">", "bool", wide)
 
 
 def _memory_mangled(dtype: str, lanes: int) -> str:
@@ -301,8 +316,12 @@ def _in_pairs(buffer: Buffer, first: Index) -> bool:
 
 def _joined(c: Context, a: Val, b: Val) -> Val:
     """The lanes of ``a``, then those of ``b``, which has no more."""
-    wide = b if b.lanes == a.lanes else _shuffle(c, b, b, [*range(b.lanes), *[0] * (a.lanes - b.lanes)])
-    return _shuffle(c, a, wide, [*range(a.lanes), *range(a.lanes, a.lanes + b.lanes)])
+    return _shuffle(c, a, _resized(c, b, a.lanes), [*range(a.lanes), *range(a.lanes, a.lanes + b.lanes)])
+
+
+def _resized(c: Context, value: Val, lanes: int) -> Val:
+    """Its first lanes, and any where it has fewer."""
+    return value if value.lanes == lanes else _shuffle(c, value, value, [i * (i < value.lanes) for i in range(lanes)])
 
 
 def _shuffle(c: Context, a: Val, b: Val, picked: Sequence[int]) -> Val:
@@ -322,9 +341,10 @@ def _load_lanes(c: Context, buffer: Buffer, flat: Lanes, mask: Val | None) -> Va
 
 def _masked(c: Context, what: str, buffer: Buffer, where: str, align: int, mask: Val, value: Val | None = None) -> str:
     """A masked ``load``, ``store``, ``gather`` or ``scatter`` (of all lanes' addresses): a register where it loads."""
-    kind, masks = memory_text(buffer.dtype, c.lanes), f"<{c.lanes} x i1>"
-    pointers, suffix = (f"<{c.lanes} x ptr>", f"v{c.lanes}p0") if what in ("gather", "scatter") else ("ptr", "p0")
-    symbol = f"@llvm.masked.{what}.{_memory_mangled(buffer.dtype, c.lanes)}.{suffix}"
+    lanes = mask.lanes
+    kind, masks = memory_text(buffer.dtype, lanes), f"<{lanes} x i1>"
+    pointers, suffix = (f"<{lanes} x ptr>", f"v{lanes}p0") if what in ("gather", "scatter") else ("ptr", "p0")
+    symbol = f"@llvm.masked.{what}.{_memory_mangled(buffer.dtype, lanes)}.{suffix}"
     place = f"{pointers} align {align} {where}, {typed(mask)}"
     if value is not None:
         c.w.declare(symbol, f"declare void {symbol}({kind}, {pointers}, {masks})")
@@ -391,12 +411,14 @@ def _store_uniform(c: Context, buffer: Buffer, flat: Index, value: Val) -> None:
 
 def _store_vector(c: Context, buffer: Buffer, first: Index, value: Val) -> None:
     address, align = pointer(c, buffer, first), _alignment(c, buffer, first)
-    if c.mask is None:
+    mask = c.mask
+    if mask is None:
         width = _width(c, buffer, first, c.lanes)
-        whole = value if width == c.lanes else _shuffle(c, value, value, [*range(c.lanes), *[0] * (width - c.lanes)])
-        c.w.do(f"store {typed(whole)}, ptr {address}, align {align}")
-        return
-    _masked(c, "store", buffer, address, align, c.mask, value)
+        mask = _odd(c, buffer, width, _MASKED)
+        if mask is None:
+            c.w.do(f"store {typed(_resized(c, value, width))}, ptr {address}, align {align}")
+            return
+    _masked(c, "store", buffer, address, align, mask, _resized(c, value, mask.lanes))
 
 
 def _store_lanes(c: Context, buffer: Buffer, flat: Lanes, value: Val) -> None:

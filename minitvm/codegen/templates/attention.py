@@ -408,8 +408,7 @@ class _Queries:
 
             def store(i: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
                 at = self.first * self.lanes + b * self.lanes + i
-                stmt: Stmt = Store(out, (self.p, at, self.h, start + lane), value.astype(out.dtype))
-                stmt = stmt if count == self.lanes else If(lane < count, stmt)
+                stmt = Store(out, (self.p, at, self.h, start + lane), value.astype(out.dtype))
                 return stmt if whole else If(at < as_index(length), stmt)
 
             return transposed(self.lanes, self.dtype, count, self.lanes, load, store)
