@@ -20,6 +20,7 @@ from minitvm.ir.loop import (
     Kernel,
     LoopExpr,
     LoopKind,
+    Prefetch,
     Stmt,
     const,
     loop,
@@ -32,6 +33,13 @@ from minitvm.ir.loop.interp import run_kernel
 from minitvm.target import MachineModel
 
 # --- loops and buffers ----------------------------------------------------------------------------------------
+
+
+def test_a_prefetch_is_to_the_second_level() -> None:
+    x, out = Buffer("x", (64,), "float32"), Buffer("out", (64,), "float32")
+    body = loop(60, lambda i: seq(Prefetch(x[i + 4]), store(out, (i,), x[i])))
+    text = emit(Kernel("k", (x, out), body), MachineModel(32, 16))
+    assert "call void @llvm.prefetch.p0(ptr %v" in text and ", i32 0, i32 2, i32 1)" in text
 
 
 def test_vectorized_loop_around_loops_and_a_buffer_per_lane() -> None:

@@ -14,7 +14,7 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -30,7 +30,25 @@ from minitvm.codegen.templates.recurrent import Gru, Lstm, Recurrent, Rnn, Runni
 from minitvm.codegen.templates.winograd import Winograd
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
-from minitvm.ir.loop import Alloc, Barrier, Const, For, Kernel, LoopKind, Seq, Stmt, walk_stmts
+from minitvm.ir.loop import (
+    Alloc,
+    Barrier,
+    Buffer,
+    Const,
+    For,
+    Kernel,
+    Load,
+    LoopKind,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    const,
+    map_stmt,
+    nest,
+    seq,
+    walk_stmts,
+)
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.target import MachineModel
@@ -331,6 +349,33 @@ def test_products_of_words(subject: Subject) -> None:
             arrays = [rng.integers(-(2**31), 2**31, b.shape).astype("int32") for b in problem.inputs]
             (found,) = run_kernel(kernel, *arrays, check_races=True)
             np.testing.assert_array_equal(found, problem.op.reference(*arrays), err_msg=str(drawn))
+
+
+def test_tiles_fetch_all_of_the_weights_that_come_next() -> None:
+    """Of products of words; of 5 blocks in sets of 2, 2 and 1 the first two are used by the time that one is named."""
+    (subject,) = (s for s in SUBJECTS if s.template is BlockedConv)
+    drawn = Drawn(subject, MachineModel(32, 16), "int32", 12, 33)
+    template = drawn.template
+    (choice,) = (c for c in template.candidates if str(c) == "some channels for all rows, tiles of 6 x 2 vectors")
+    kernel = check(drawn, template, choice)
+    fetched = Buffer("fetched", kernel.inputs[1].shape, "int32")
+
+    def noted(stmt: Stmt) -> Stmt:
+        match stmt:
+            case Prefetch(Load(_, index)):
+                return Store(fetched, index, const(1, "int32"))
+            case Store():
+                return Seq(())
+        return stmt
+
+    none = nest(fetched.shape, lambda *i: Store(fetched, i, const(0, "int32")))
+    traced = Kernel("k", (*kernel.inputs, fetched), seq(none, map_stmt(kernel.body, lambda e: e, noted)))
+    (found,) = run_kernel(traced, *(np.zeros(b.shape, b.dtype) for b in kernel.inputs))
+    lines = found[..., 0, 0]
+    assert fetched.shape[4:] == (2, 8)  # a line
+    assert lines[2:].all() and not lines[:2].any()
+    floats = replace(drawn, dtype="float32")
+    assert not any(isinstance(s, Prefetch) for s in walk_stmts(check(floats, floats.template, choice).body))
 
 
 def main(*arguments: str) -> None:

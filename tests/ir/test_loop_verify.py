@@ -20,6 +20,7 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopKind,
     LoopVar,
+    Prefetch,
     Reduce,
     Select,
     Stmt,
@@ -153,6 +154,12 @@ def test_bounds_of_stores_and_loads() -> None:
         nest((8, 4), lambda i, j: store(Y, (i, j), X[i, Const(4) - j]))
     )
     check(row(0, Const(99)))  # never runs
+
+
+def test_a_prefetch_is_of_an_element_that_is_there() -> None:
+    check(seq(copy(), loop(8, lambda i: Prefetch(X[i, 0]))))
+    assert "index i leaves dimension 0 of x, 8 long: 8 at i=8" in rejected(loop(9, lambda i: Prefetch(X[i, 0])))
+    assert rejected(Prefetch(ONE)) == "k: a prefetch is of an element of memory\n  | prefetch 1f"
 
 
 def test_bounds_that_intervals_alone_cannot_see() -> None:

@@ -39,8 +39,10 @@ from minitvm.ir.loop import (
     For,
     If,
     Kernel,
+    Load,
     LoopExpr,
     LoopKind,
+    Prefetch,
     Seq,
     Size,
     Stmt,
@@ -282,6 +284,9 @@ class _Emitter:
             case Alloc(buffer, body):
                 self._place(buffer)
                 self.stmt(body)
+            case Prefetch(Load() as element):
+                with self.c.frame:
+                    memory.prefetch(self.c, element.buffer, express.place(self.c, element))
             case Barrier():
                 self._misplaced_barrier()
 

@@ -204,6 +204,13 @@ def load(c: Context, buffer: Buffer, place: Index | Lanes, mask: Val | None) -> 
     return _load_lanes(c, buffer, lane_values(c, flat), mask)
 
 
+def prefetch(c: Context, buffer: Buffer, place: Index | Lanes) -> None:
+    """The line of an element to the second-level cache."""
+    assert isinstance(place, Affine)
+    c.w.declare("@llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
+    c.w.do(f"call void @llvm.prefetch.p0(ptr {pointer(c, buffer, place)}, i32 0, i32 2, i32 1)")
+
+
 def _in_place(c: Context, buffer: Buffer, place: Index | Lanes) -> Index | Lanes:
     """Copies of a buffer for every lane are interleaved."""
     copies = c.places[buffer].lanes

@@ -18,6 +18,7 @@ from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.tile import (
     ENOUGH,
     ITEMS_PER_THREAD,
+    LINE_BYTES,
     Run,
     Step,
     TileKernel,
@@ -33,7 +34,22 @@ from minitvm.codegen.templates.tile import (
 )
 from minitvm.codegen.templates.window import Axis, Edge, Start, padded
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, Stmt, Store, const, loop, nest, seq
+from minitvm.ir.loop import (
+    Alloc,
+    Buffer,
+    Const,
+    Load,
+    LoopExpr,
+    Prefetch,
+    Stmt,
+    Store,
+    as_index,
+    const,
+    loop,
+    minimum,
+    nest,
+    seq,
+)
 from minitvm.target import MachineModel
 
 BY_INPUTS = "a few input channels at a time, sums in memory"
@@ -47,6 +63,7 @@ behind its multiply-adds; measured."""
 _CROWDED = 1.8  # times as long as predicted where pixels come from the second-level cache, one at a time; measured
 _MOST_OF_A_STRIP = 15  # columns of a depthwise convolution; more are slower, measured
 _FEWEST_ROWS = 2  # of a channel before the next one: each such band reads some of the last one's rows again
+_MOST_FETCHED = 4  # lines of the next weights a tile and block of input channels; more take the place of loads
 _MOST_UNROLLED_TAPS = 16  # a wider padded window is copied into a padded image instead of written out at the edges
 
 
@@ -100,7 +117,7 @@ class _Place:
     """What a tile computes: of an image a row, of a group of channels the blocks ``run`` from ``block`` on.
 
     ``inputs``: from the first of so many blocks of input channels on, into ``sums``, whose first row is ``top``; by
-    default all, into the result.
+    default all, into the result.  ``ahead``: the first block of weights that are fetched for what comes next.
     """
 
     n: LoopExpr
@@ -111,6 +128,7 @@ class _Place:
     inputs: tuple[LoopExpr, int]
     sums: Buffer | None = None
     top: LoopExpr | int = 0
+    ahead: LoopExpr | None = None
 
 
 @TEMPLATES.register("llvm", "nn.contrib_conv2d_NCHWc", "qnn.contrib_conv2d_NCHWc")
@@ -216,6 +234,14 @@ class BlockedConv(_Windows):
         block = number % run.count * run.size + run.begin
         return _Place(n, number // run.count, block, run, row, (Const(0), self.weight.shape[1]))
 
+    def _before_next(self, place: _Place) -> _Place:
+        """The same where tiles go on to the next set with weights that they have not used.  Products of floats take so
+        long that the processor fetches these in time by itself."""
+        if self.problem.product == "fma" or not self.flat:
+            return place
+        here, last = place.group * self.blocks + place.block, self.weight.shape[0] - place.run.size
+        return replace(place, ahead=minimum(here + place.run.size, last))
+
     def _by_rows(self, run: Run, piece: Run, most: int, rows_inside: bool) -> Stmt:
         sets, rows = self.groups * run.count, self.rows * piece.count
         order = (self.batch, sets, rows) if rows_inside else (self.batch, rows, sets)
@@ -223,7 +249,9 @@ class BlockedConv(_Windows):
         def work(n: LoopExpr, *rest: LoopExpr) -> Stmt:
             number, at = rest if rows_inside else rest[::-1]
             row, column = (Const(0), piece.start(at)) if self.flat else (at, Const(0))
-            return self._row(self._place(n, number, run, row), column, piece.size, most)
+            place = self._place(n, number, run, row)
+            used_once = rows_inside or rows == 1
+            return self._row(self._before_next(place) if used_once else place, column, piece.size, most)
 
         return in_parallel(order, work)
 
@@ -253,7 +281,7 @@ class BlockedConv(_Windows):
         def work(rows: Run, n: LoopExpr, number: LoopExpr, part: LoopExpr) -> Stmt:
             sums = Buffer("sums", (rows.size, self.columns, run.size, self.lanes), self.accumulator, "local")
             top = rows.start(part)
-            place = replace(self._place(n, number, run, Const(0)), top=top)
+            place = replace(self._before_next(self._place(n, number, run, Const(0))), top=top)
 
             def zero(*index: LoopExpr) -> Stmt:
                 return in_lanes(self.lanes, lambda lane: Store(sums, (*index, lane), const(0, sums.dtype)))
@@ -311,7 +339,11 @@ class BlockedConv(_Windows):
             def taps(i: LoopExpr, y: LoopExpr) -> Stmt:
                 return seq(*(part(i, y, *some) for some in self.x.alike(column, size)))
 
-            return loop(count, lambda i: self.y.valid_taps(place.row, lambda y: taps(first + i, y)), name="ci")
+            def window(i: LoopExpr) -> Stmt:
+                here = self.y.valid_taps(place.row, lambda y: taps(i, y))
+                return seq(*self._ahead(place, column, size, i), here)
+
+            return loop(count, lambda i: window(first + i), name="ci")
 
         def weight(b: LoopExpr, lane: LoopExpr, i: LoopExpr, y: LoopExpr, x: LoopExpr, c: LoopExpr) -> LoopExpr:
             return Load(self.weight, (block + b, i, *self.placed(y, x), c, lane))
@@ -342,6 +374,22 @@ class BlockedConv(_Windows):
                 piece=None,
             )
         return kernel.nest(reduction)
+
+    def _ahead(self, place: _Place, column: Start, size: int, i: LoopExpr) -> list[Stmt]:
+        """Lines of the next set's weights for block ``i`` of input channels, so many that the tiles fetch all."""
+        if place.ahead is None:
+            return []
+        line = max(1, LINE_BYTES // np.dtype(self.weight.dtype).itemsize // self.lanes)
+        per_block = -(-self.weight.shape[4] // line)
+        lines = per_block * place.run.size
+        each = -(-lines // max(1, self.columns // size))
+        first = as_index(column) // size * each
+
+        def fetch(at: LoopExpr) -> Stmt:
+            block, row = place.ahead + at // per_block, at % per_block * line
+            return Prefetch(Load(self.weight, (block, i, Const(0), Const(0), row, Const(0))))
+
+        return [fetch((first + u) % lines) for u in range(each)] if each <= _MOST_FETCHED else []
 
     def _position(self, row: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         return (column // self.x.outputs, column % self.x.outputs) if self.flat else (row, column)

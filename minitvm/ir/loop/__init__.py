@@ -64,6 +64,7 @@ from minitvm.ir.loop.stmt import (
     Ldmatrix,
     LoopKind,
     Mma,
+    Prefetch,
     Seq,
     Stmt,
     Store,

@@ -33,6 +33,7 @@ from minitvm.ir.loop import (
     LoopKind,
     LoopVar,
     Mma,
+    Prefetch,
     Seq,
     Stmt,
     Store,
@@ -116,6 +117,8 @@ class _Running(Lanes):
                 self._mma(stmt)
             case Ldmatrix():
                 self._matrices(stmt)
+            case Prefetch(element):
+                self.eval(element)
             case Barrier():
                 self._barrier()
             case CopyCommit():

@@ -47,6 +47,7 @@ from minitvm.ir.loop.stmt import (
     Ldmatrix,
     LoopKind,
     Mma,
+    Prefetch,
     Seq,
     Stmt,
     Store,
@@ -171,6 +172,8 @@ class _Printer:
                 yield from self.lines(body, depth + 1)
             case Barrier():
                 yield f"{pad}barrier"
+            case Prefetch():
+                yield f"{pad}prefetch {texts[0]}"
             case CopyCommit():
                 yield f"{pad}commit copies"
             case CopyWait(groups):

@@ -35,6 +35,7 @@ from minitvm.ir.loop import (
     LoopKind,
     LoopVar,
     Mma,
+    Prefetch,
     Reduce,
     Select,
     Shuffle,
@@ -111,6 +112,8 @@ class _Verifier:
                 self.store(stmt)
             case If(condition) if condition.dtype != "bool":
                 raise self.reject(f"the condition is {condition.dtype}, not bool", stmt)
+            case Prefetch(element) if not isinstance(element, Load):
+                raise self.reject("a prefetch is of an element of memory", stmt)
             case Alloc(buffer):
                 self.alloc(stmt, buffer, around.loops)
             case Mma():
