@@ -44,7 +44,9 @@ from minitvm.runtime.library import Library
 from minitvm.runtime.specialised import Specialisations, Specialised
 from minitvm.target import Target
 
-Make: TypeAlias = "Callable[[Mapping[str, tuple[int, ...]], Mapping[str, np.ndarray]], Specialised]"
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+Arrays: TypeAlias = Mapping[str, np.ndarray]
+Make: TypeAlias = Callable[[Shapes, Arrays], Specialised]
 """What makes a library for shapes and values."""
 
 VALUE_LIMIT = 256
@@ -209,7 +211,7 @@ class Compiling:
         checked = self._checked(feeds)
         return self._specialised({name: checked[name].shape for name in self._tensors}, checked), checked
 
-    def _compile_beside(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def _compile_beside(self, shapes: Shapes) -> None:
         about = f"kernels for {', '.join(f'{name} {shape}' for name, shape in shapes.items())}"
         try:
             self._specialised(shapes, {}, partial(self._compile, on_progress=None))
@@ -259,17 +261,13 @@ class Compiling:
             return HOST
         return memory_of(Device(code_for(self.target.kind).device_kind))
 
-    def _specialised(
-        self, shapes: Mapping[str, tuple[int, ...]], feeds: Mapping[str, np.ndarray], make: Make | None = None
-    ) -> Specialised:
+    def _specialised(self, shapes: Shapes, feeds: Arrays, make: Make | None = None) -> Specialised:
         given = {name: feeds[name] for name in self._tensors if name in feeds}
         small = {name: np.asarray(value) for name, value in given.items() if value.size <= VALUE_LIMIT}
         values = {name: small[name] for name in self.inputs_by_value if name in small}
         return with_values(partial(self._kept_for, make, shapes), values, small)
 
-    def _kept_for(
-        self, make: Make | None, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]
-    ) -> Specialised:
+    def _kept_for(self, make: Make | None, shapes: Shapes, values: Arrays) -> Specialised:
         known = [values[name].tobytes() for name in self._inputs if name in values]
 
         def made() -> Specialised:
@@ -281,12 +279,12 @@ class Compiling:
 
         return self._kept.get((*(shapes[name] for name in self._tensors), *known), made, make is not None)
 
-    def _made(self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray]) -> Specialised:
+    def _made(self, shapes: Shapes, values: Arrays) -> Specialised:
         """Of the symbolic library where there is one and it fits, else compiled."""
         library = None if values else self._bound(shapes)
         return self._compile(shapes, values) if library is None else Specialised(library, frozenset(), True)
 
-    def _bound(self, shapes: Mapping[str, tuple[int, ...]]) -> Library | None:
+    def _bound(self, shapes: Shapes) -> Library | None:
         symbolic = self._symbolic_library()
         if isinstance(symbolic, Decision):
             return None
@@ -324,9 +322,7 @@ class Compiling:
             gc.collect()  # a run soon after would do it, for which all threads would wait
         return found
 
-    def _compile(
-        self, shapes: Mapping[str, tuple[int, ...]], values: Mapping[str, np.ndarray], **options: Any
-    ) -> Specialised:
+    def _compile(self, shapes: Shapes, values: Arrays, **options: Any) -> Specialised:
         open_shapes = {name: shape for name, shape in shapes.items() if None in self._tensors[name].sizes}
         library = compile(
             self._model,

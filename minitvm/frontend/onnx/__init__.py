@@ -1,25 +1,7 @@
-"""ONNX models: what becomes of every operator, in every opset."""
+"""ONNX models: what becomes of every operator, in every opset.  Importing this package registers all builders."""
 
-from minitvm.frontend.onnx import (  # noqa: F401  (register the builders)
-    activation,
-    attention,
-    contrib,
-    contrib_quantized,
-    control,
-    index,
-    math,
-    matmul,
-    ml,
-    ngrams,
-    nn,
-    quantize,
-    reduce,
-    resize,
-    rnn,
-    sampling,
-    sequence,
-    spectral,
-    tensor,
-    training,
-    trees,
-)
+import importlib
+import pkgutil
+
+for _file in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_file.name)

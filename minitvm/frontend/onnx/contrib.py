@@ -11,8 +11,8 @@ import numpy as np
 
 from minitvm.frontend.onnx.activation import compared, flattened, gated, gelu, softmax, softplus
 from minitvm.frontend.onnx.matmul import matmul, scaled, wide_enough
-from minitvm.frontend.onnx.nn import nothing_added
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank, scalar, single
+from minitvm.frontend.onnx.norm import nothing_added
 from minitvm.frontend.onnx.registry import MICROSOFT, formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.expr import Expr

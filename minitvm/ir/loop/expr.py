@@ -7,7 +7,7 @@ import operator
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -399,7 +399,4 @@ def maximum(lhs: Any, rhs: Any) -> LoopExpr:
 
 def all_of(conditions: Sequence[LoopExpr]) -> LoopExpr:
     """The conjunction; true for none."""
-    result: LoopExpr | None = None
-    for condition in conditions:
-        result = condition if result is None else Binary("and", result, condition)
-    return Const(True, "bool") if result is None else result
+    return reduce(lambda one, other: Binary("and", one, other), conditions) if conditions else Const(True, "bool")

@@ -232,9 +232,8 @@ class Channelwise(Op):
             require_same_dtype(self, data, type_)
             if type_.rank != 1 or differ(type_.shape[0], size):
                 expected = f"one {number} for each place along axis {self.axis}{of}"
-                raise self.reject(
-                    f"{name} must be ({size},), {expected}, not {type_}", hint=f"the input is {data}" if of else None
-                )
+                hint = f"the input is {data}" if of else None
+                raise self.reject(f"{name} must be ({size},), {expected}, not {type_}", hint=hint)
 
 
 # --- dtypes of sums of products -------------------------------------------------------------------------------

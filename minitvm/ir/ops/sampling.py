@@ -38,6 +38,7 @@ from minitvm.ir.ops._shape import (
     pads_of,
     require_kind,
     require_same_dtype,
+    tap_views,
     unflatten_index,
 )
 from minitvm.ir.ops.image import cubic
@@ -239,11 +240,8 @@ class ColumnsToImage(Op, name="nn.col2im", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         before, whole = [w.pads[0] for w in windows], (slice(None), slice(None))
         padded = [n + sum(w.pads) for w, n in zip(windows, self.size, strict=True)]
         image = np.zeros((*columns.shape[:2], *padded), wide)
-        for tap in np.ndindex(*self.kernel_size):
-            starts = [t * w.dilation for t, w in zip(tap, windows, strict=True)]
-            spans = [(n - 1) * w.stride + 1 for n, w in zip(counts, windows, strict=True)]
-            cut = [slice(a, a + n, w.stride) for a, n, w in zip(starts, spans, windows, strict=True)]
-            image[whole + tuple(cut)] += columns[whole + tap]
+        for tap, view in zip(np.ndindex(*self.kernel_size), tap_views(image, windows, counts), strict=True):
+            view += columns[whole + tap]
         kept = tuple(slice(b, b + n) for b, n in zip(before, self.size, strict=True))
         return np.ascontiguousarray(image[whole + kept]).astype(data.dtype)
 
