@@ -123,7 +123,9 @@ def filled(
 def _nest(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
     if outer_reductions(walk.value):
         return _scheduled(walk, (_summed_row_by_row, _reduced_in_lanes, _one_by_one), machine, parallel)
-    return seq(*(_scheduled(part, (_in_squares, _in_vectors), machine, parallel) for part in walks(walk)))
+    return seq(
+        *(_scheduled(part, (_in_squares, _in_short_rows, _in_vectors), machine, parallel) for part in walks(walk))
+    )
 
 
 def _scheduled(walk: Walk, schedules: Sequence[Schedule], machine: MachineModel, parallel: bool) -> Stmt:
@@ -174,13 +176,14 @@ def _square(walk: Walk, machine: MachineModel) -> _Square | Declined | None:
     return _Square(walk, source, across, along, lanes)
 
 
-def crossing(walk: Walk) -> tuple[Load, Axis, Axis] | Declined | None:
+def crossing(walk: Walk, each: int = 1) -> tuple[Load, Axis, Axis] | Declined | None:
     """What is read across the order of the result, the axis that goes through it element by element, and the one that
-    goes so through the result; ``None`` where nothing is."""
-    if len(walk.loops) < 2 or stride_along(walk.out, walk.index, walk.loops[-1][0]) != 1:
+    goes so through the result; ``None`` where nothing is.  ``each``: elements of the last axis that stay together."""
+    axes = walk.loops if each == 1 else walk.loops[:-1]
+    if len(axes) < 2 or stride_along(walk.out, walk.index, axes[-1][0]) != each:
         return None
-    along = walk.loops[-1]
-    strided = {load for load in loads(walk.value) if stride_along(load.buffer, load.index, along[0]) not in (0, 1)}
+    along = axes[-1]
+    strided = {load for load in loads(walk.value) if stride_along(load.buffer, load.index, along[0]) not in (0, each)}
     if not strided:
         return None
     if len(strided) > 1:
@@ -188,7 +191,7 @@ def crossing(walk: Walk) -> tuple[Load, Axis, Axis] | Declined | None:
     (source,) = strided
     if not _is_inside(source, walk):
         return Declined("squares: what is read across the result's order is read only under a condition")
-    across = [pair for pair in walk.loops[:-1] if stride_along(source.buffer, source.index, pair[0]) == 1]
+    across = [pair for pair in axes[:-1] if stride_along(source.buffer, source.index, pair[0]) == each]
     if not across:
         return Declined("squares: no axis goes through what is read element by element")
     if not all(isinstance(extent, int) for _, extent in (*across, along)):
@@ -259,6 +262,25 @@ def _one_square(
         return Store(walk.out, index, value)
 
     return transposed(lanes, source.dtype, rows, columns, load, store)
+
+
+def _in_short_rows(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | None:
+    """Rows of a few elements that are read across the order of the result: in the order in which they are read, a cache
+    line of the result at a time."""
+    last, count = walk.loops[-1]
+    line = _LINE_BYTES // np.dtype(walk.out.dtype).itemsize
+    found = crossing(walk, count) if isinstance(count, int) and 1 < count <= line // 4 else None
+    if not isinstance(found, tuple) or not vectorizes(walk.value, last):
+        return None
+    _, across, (along, rows) = found
+    decide("schedule", walk.out.name, f"rows of {count} in the order in which they are read")
+    nests = []
+    for part in walk.split(along, line // count) if rows > line // count else [walk]:
+        *outer, (var, together), _ = part.loops
+        outer = [*(pair for pair in outer if pair != across), across]
+        row = For(var, Const(together), _row(part, lanes_of(part.value, part.out.dtype, machine)), LoopKind.UNROLLED)
+        nests.append(_rows(outer, [row], machine, parallel))
+    return seq(*nests)
 
 
 # --- along the result's last axis -----------------------------------------------------------------------------

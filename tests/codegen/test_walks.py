@@ -13,6 +13,7 @@ from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.stages import Output
 from minitvm.codegen.walks import Walk, in_bands, walks
 from minitvm.ir.builder import call_op, var
+from minitvm.ir.decision import decisions
 from minitvm.ir.expr import Tuple
 from minitvm.ir.loop import Alloc, Buffer, Const, For, Kernel, LoopKind, LoopVar, Reduce, walk_stmts
 from minitvm.ir.loop.interp import run_kernel
@@ -78,6 +79,23 @@ def test_an_axis_that_does_not_divide_has_a_walk_for_its_rest(channels: tuple[in
 def test_a_few_elements_across_are_not_worth_a_square() -> None:
     x = var("x", shape=(3, 64))
     assert not in_squares(kernel_of(call_op("transpose", x, axes=(1, 0)), [x], AVX512))
+
+
+@pytest.mark.parametrize("order", [(1, 0, 2), (0, 2, 1, 3), (2, 0, 1, 3)])
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_short_rows_are_moved_in_the_order_in_which_they_are_read(count: int, order: tuple[int, ...]) -> None:
+    shape = (*(21, 35, 4)[: len(order) - 1], count)
+    x, a = var("x", shape=shape), drawn(*shape)
+    with decisions() as log:
+        agree(call_op("transpose", x, axes=order), [x], [a], Transpose(order).reference(a))
+    assert f"rows of {count} in the order in which they are read" in {d.reason for d in log}
+
+
+def test_rows_of_more_than_a_quarter_of_a_line_stay_in_the_order_of_the_result() -> None:
+    x = var("x", shape=(21, 35, 5))
+    with decisions() as log:
+        kernel_of(call_op("transpose", x, axes=(1, 0, 2)), [x], AVX512)
+    assert not any("in which they are read" in str(d.reason) for d in log)
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4, 5, 8, 9, -1])
