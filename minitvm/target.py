@@ -139,6 +139,8 @@ def _check_host(host: str | Target | None) -> None:
 
 MOVE = 0.5
 """Cycles that an element costs which is moved from one layout to another."""
+CROSSED = 30
+"""Cycles that a cache line costs which another core has written, where that one is far."""
 
 
 class Level(NamedTuple):

@@ -165,8 +165,8 @@ class Planner:
             )
         placed = self._placed(requests, least)
         if self._room and any(kinds := [*(_rows(types[entry]) for entry in self._entries), *(0 for _ in self._nodes)]):
-            apart = pack_apart(requests, kinds)
-            placed = apart if _top(requests, apart) <= self._room else placed
+            plans = (pack_apart(requests, some) for some in (kinds, [kind > 0 for kind in kinds]))
+            placed = next((plan for plan in plans if _top(requests, plan) <= self._room), placed)
         where = dict(zip(self._entries, placed, strict=False))
         offsets = tuple(where[owner] + start if owner in where else -1 for owner, start in self._places)
         return Plan(

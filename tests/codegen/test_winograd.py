@@ -17,6 +17,7 @@ from minitvm.codegen.lower import lower
 from minitvm.codegen.simplify import simplify
 from minitvm.driver.compile import build
 from minitvm.ir.builder import call_op, const, function, var
+from minitvm.ir.decision import decisions
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.layout import Layout
@@ -91,6 +92,28 @@ def test_shapes_around_the_edges_of_tiles(size: int, machine: str) -> None:
             results.append(run_kernel(kernel, *arrays, check_races=True))
         for (found,) in results:
             np.testing.assert_allclose(found, expected, rtol=0, atol=3e-6 * size * max(1, np.abs(plain).max()))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "threads", "scheme"),
+    [
+        (56, 1, "some tiles for all channels"),
+        (8, 1, "some tiles for all channels"),
+        (56, 2, "some tiles for all channels"),
+        (28, 2, "a band of tiles for each thread, all channels"),
+        (13, 2, "a band of tiles for each thread, all channels"),
+        (8, 4, "all tiles transformed, then some channels for all tiles"),
+    ],
+)
+def test_how_threads_share_tiles(pixels: int, threads: int, scheme: str) -> None:
+    """Each its own, as long as reading all weights takes less time than what others have transformed."""
+    rng, model = np.random.default_rng(0), MachineModel(32, 16, l2_bytes=256 * 1024, threads=threads)
+    x, weight = (rng.normal(size=s).astype("float32") for s in ((1, 64, pixels, pixels), (64, 64, 3, 3)))
+    group, _ = operands(x, weight, (1, 1, 1, 1), 4, 8)
+    with decisions() as log:
+        lower(group, "kernel", model)
+    (taken,) = (found.reason for found in log if found.taken)
+    assert scheme in taken
 
 
 @pytest.mark.parametrize("size", SIZES)

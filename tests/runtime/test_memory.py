@@ -148,6 +148,16 @@ def test_images_of_one_size_share_memory_and_others_lie_apart() -> None:
     assert plan_memory(graph, room=apart.nbytes - 1) == together
 
 
+def test_where_room_is_short_workspaces_alone_lie_apart() -> None:
+    """What threads keep to themselves is written by the core that wrote it before."""
+    large, small = (1, 2, 8, 8, 16), (1, 6, 4, 4, 16)
+    graph, workspaces = images(large, large, large, small, small, small), {5: 4096}
+    together, apart = plan_memory(graph, workspaces), plan_memory(graph, workspaces, room=20 * 1024)
+    assert (together.nbytes, apart.nbytes) == (16 * 1024, 20 * 1024)
+    assert apart.workspaces == {5: 16 * 1024}
+    assert plan_memory(graph, workspaces, room=apart.nbytes - 1) == together
+
+
 @pytest.mark.parametrize("shapes", [[(2, 2, 8, 8)] * 3 + [(2, 4, 8, 8)], [(8, 64)] * 3 + [(16, 64)]])
 def test_what_is_no_image_is_packed(shapes: list[tuple[int, ...]]) -> None:
     assert plan_memory(images(*shapes), room=1 << 20) == plan_memory(images(*shapes))

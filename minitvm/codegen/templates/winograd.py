@@ -2,13 +2,14 @@
 
 A thread takes some tiles at a time.  It transforms their inputs for all channels; then, for a few blocks of output
 channels, one product for each of the tiles' (m + 2)^2 places in the register tiles of all other products, and their
-transforms back to results.  What it makes meanwhile stays in its second-level cache.  Channels are the lanes of both
-transforms.
+transforms back to results.  What it makes meanwhile stays in its second-level cache.  Where tiles are few, each thread
+takes a band of them; or all threads transform, and each takes some channels, where bands would read too many weights
+from far.  Channels are the lanes of both transforms.
 """
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -16,10 +17,12 @@ from minitvm.codegen.loops import after, in_lanes, in_parallel, inside, or_zero,
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
+    LINE_BYTES,
     Run,
     Step,
     TileKernel,
     block_runs,
+    in_one_loop,
     in_steps,
     runs,
     step_cycles,
@@ -28,11 +31,27 @@ from minitvm.codegen.templates.tile import (
     unrolled,
 )
 from minitvm.ir.decision import Exactness
-from minitvm.ir.loop import Alloc, Buffer, Const, If, Load, LoopExpr, Stmt, Store, const, intrin, loop, nest, seq
+from minitvm.ir.loop import (
+    Alloc,
+    Buffer,
+    Const,
+    If,
+    Load,
+    LoopExpr,
+    LoopKind,
+    Stmt,
+    Store,
+    const,
+    intrin,
+    loop,
+    nest,
+    seq,
+)
 from minitvm.ir.ops.nn_winograd import Conv2dWinograd, Transforms
-from minitvm.target import MachineModel
+from minitvm.target import CROSSED, MachineModel
 
 TILES_INSIDE = "some tiles for all channels"
+BANDS_INSIDE = "a band of tiles for each thread, all channels"
 CHANNELS_INSIDE = "all tiles transformed, then some channels for all tiles"
 
 _LEAST = 12  # tiles that a thread takes at a time, so that it reads the weights not too often
@@ -124,22 +143,28 @@ class Winograd(Template):
         few = self._of_threads(_LEAST) < _LEAST
         against = {
             TILES_INSIDE: few and "too few tiles for the threads",
+            BANDS_INSIDE: not few and "tiles for all threads",
             CHANNELS_INSIDE: not few and "tiles for all threads",
         }
         return [
-            Choice(scheme, tile, self._cycles(tile), why_not or "")
+            Choice(scheme, tile, self._cycles(scheme, tile), why_not or "")
             for scheme, why_not in against.items()
             for tile in tiles(self.tiles, min(blocks, _MOST_BLOCKS), self.machine)
         ]
 
-    def _cycles(self, tile: Tile) -> float:
-        """Products, both transforms, and the weights that come from beyond the second-level cache."""
-        places, blocks, count = self.extent**2, self.weight.shape[0], self._at_once(tile)
+    def _cycles(self, scheme: str, tile: Tile) -> float:
+        """Products, both transforms, the weights that come from beyond the second-level cache, and what other threads
+        have transformed."""
+        places, blocks, count = self.extent**2, self.weight.shape[0], self._together(scheme, tile)
         depth = self.in_blocks * self.inner
-        products = sum(r.count * step_cycles(r.size, blocks, tile) for r in runs(self.tiles, count))
+        some = [Run(0, self.machine.threads, count)] if scheme == BANDS_INSIDE else runs(self.tiles, count)
+        products = sum(r.count * step_cycles(r.size, blocks, tile) for r in some)
         vectors = self.tiles * (-(-depth // self.lanes) + blocks)
-        streamed = -(-self.tiles // count) * self.weight.nbytes if self.weight.nbytes > self.machine.l2_bytes else 0
-        return max(places * depth * products, streamed / self._weights_rate) + _TRANSFORM * places * vectors
+        streamed = sum(r.count for r in some) * self.weight.nbytes if self.weight.nbytes > self.machine.l2_bytes else 0
+        crossed = places * self.tiles * depth * np.dtype(self.accumulator).itemsize / LINE_BYTES * CROSSED
+        others = self.machine.threads - 1 if scheme == CHANNELS_INSIDE else 0
+        computed = max(places * depth * products, streamed / self._weights_rate) + _TRANSFORM * places * vectors
+        return computed + others * crossed
 
     @cached_property
     def _weights_rate(self) -> float:
@@ -147,6 +172,17 @@ class Winograd(Template):
         theirs, which come from as far."""
         rates, nearest = self.machine.rates(1), min(self.weight.nbytes, self.machine.l3_bytes)
         return rates.level(nearest).rate / rates.clock
+
+    def _together(self, scheme: str, tile: Tile) -> int:
+        """Tiles that weights are read for once."""
+        if scheme == BANDS_INSIDE:
+            return -(-self.tiles // self.machine.threads)
+        return self._at_once(tile) if scheme == TILES_INSIDE else self._of_channels(tile)
+
+    def _of_channels(self, tile: Tile) -> int:
+        """Tiles that some channels take at a time: where channels are few, no more than leave work for all threads."""
+        wanted = -(-ITEMS_PER_THREAD * self.machine.threads // -(-self.weight.shape[0] // tile.blocks))
+        return _whole(max(1, self.tiles // wanted), tile.rows)
 
     def _at_once(self, tile: Tile) -> int:
         """How many tiles a thread takes at a time: what it makes of them stays in half of the second-level cache; all
@@ -166,9 +202,10 @@ class Winograd(Template):
 
     def loops(self, choice: Choice) -> Stmt:
         groups = block_runs(self.out_blocks * self.block, self.lanes, choice.tile.blocks)
-        if choice.scheme == TILES_INSIDE:
-            some = runs(self.tiles, self._at_once(choice.tile))
-            return seq(*(self._by_tiles(run, groups, choice.tile) for run in some))
+        if choice.scheme != CHANNELS_INSIDE:
+            some = runs(self.tiles, self._together(choice.scheme, choice.tile))
+            work = partial(self._by_tiles, groups, choice.tile)
+            return in_one_loop(some, work, LoopKind.PARALLEL, "some")
         inputs = self._inputs(self.tiles, "global")
         transforms = in_parallel(inputs.shape[1:3], lambda i, t: self._input(inputs, i, t, t))
         return after(inputs, transforms, self._by_channels(inputs, groups, choice.tile))
@@ -177,26 +214,19 @@ class Winograd(Template):
         """Of so many tiles, transformed: (place, block of channels, tile, channel)."""
         return Buffer("inputs", (self.extent**2, self.in_blocks, count, self.inner), self.accumulator, scope)
 
-    def _by_tiles(self, some: Run, groups: Sequence[Run], tile: Tile) -> Stmt:
-        """A work item is some tiles, for all channels."""
-        inputs = self._inputs(some.size, "shared")
+    def _by_tiles(self, groups: Sequence[Run], tile: Tile, first: LoopExpr, size: int) -> Stmt:
+        """A work item: some tiles, for all channels."""
+        inputs = self._inputs(size, "shared")
 
-        def work(at: LoopExpr) -> Stmt:
-            first = some.start(at)
+        def channels(group: Run) -> Stmt:
+            piece = Run(0, 1, size)
+            return group.over(lambda block, _: self._channels(inputs, first, Const(0), piece, block, group, tile))
 
-            def channels(group: Run) -> Stmt:
-                piece = Run(0, 1, some.size)
-                return group.over(lambda block, _: self._channels(inputs, first, Const(0), piece, block, group, tile))
-
-            transforms = nest(inputs.shape[1:3], lambda i, t: self._input(inputs, i, t, first + t))
-            return Alloc(inputs, seq(transforms, *map(channels, groups)))
-
-        return in_parallel((some.count,), work)
+        transforms = nest(inputs.shape[1:3], lambda i, t: self._input(inputs, i, t, first + t))
+        return Alloc(inputs, seq(transforms, *map(channels, groups)))
 
     def _by_channels(self, inputs: Buffer, groups: Sequence[Run], tile: Tile) -> Stmt:
         """A work item is some channels, for all tiles or, where channels are few, for some."""
-        wanted = -(-ITEMS_PER_THREAD * self.machine.threads // sum(g.count for g in groups))
-        most = _whole(max(1, self.tiles // wanted), tile.rows)
 
         def work(group: Run, some: Run) -> Stmt:
             def channels(block: LoopExpr, at: LoopExpr) -> Stmt:
@@ -205,7 +235,7 @@ class Winograd(Template):
 
             return in_parallel((group.count, some.count), channels)
 
-        return seq(*(work(group, some) for group in groups for some in runs(self.tiles, most)))
+        return seq(*(work(group, some) for group in groups for some in runs(self.tiles, self._of_channels(tile))))
 
     def _channels(
         self, inputs: Buffer, tile: LoopExpr, first: LoopExpr, some: Run, block: LoopExpr, group: Run, size: Tile
