@@ -378,6 +378,20 @@ def test_tiles_fetch_all_of_the_weights_that_come_next() -> None:
     assert not any(isinstance(s, Prefetch) for s in walk_stmts(check(floats, floats.template, choice).body))
 
 
+def test_tiles_of_many_blocks_wait_for_weights_that_leave_the_first_level() -> None:
+    """Of words: 6 blocks of 128 bytes leave 512 bytes, 2 do not."""
+    (subject,) = (s for s in SUBJECTS if s.template is BlockedConv)
+
+    def cycles(near: int, dtype: str, *tile: int) -> float:
+        found = Drawn(subject, MachineModel(32, 16, l1_bytes=near), dtype, 12, 49).template.candidates
+        wanted = f"some channels for all rows, tiles of {tile[0]} x {tile[1]} vectors"
+        return next(c.cycles for c in found if str(c) == wanted)
+
+    assert cycles(512, "int32", 2, 6) > cycles(32768, "int32", 2, 6)
+    assert cycles(512, "int32", 6, 2) == cycles(32768, "int32", 6, 2)
+    assert cycles(512, "float32", 2, 6) == cycles(32768, "float32", 2, 6)
+
+
 def main(*arguments: str) -> None:
     """What is taken, or all ``choices``, of all templates or those named; of every n-th problem."""
     names = [a for a in arguments if a in map(str, SUBJECTS)]

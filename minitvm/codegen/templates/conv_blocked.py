@@ -19,6 +19,7 @@ from minitvm.codegen.templates.tile import (
     ENOUGH,
     ITEMS_PER_THREAD,
     LINE_BYTES,
+    READ_FROM_L2,
     Run,
     Step,
     TileKernel,
@@ -167,6 +168,8 @@ class BlockedConv(_Windows):
         """
         if self._crowded:
             return _CROWDED
+        if scheme == ROWS_INSIDE and self._fetches and self._block_bytes * tile.blocks > self.machine.l1_bytes:
+            return max(1.0, tile.blocks * READ_FROM_L2 / cycles(tile.rows, tile.blocks))
         loads = _OF_A_ROW * tile.rows + _OF_A_BLOCK * tile.blocks
         few = self.flat and scheme == CHANNELS_INSIDE and tile.rows * tile.blocks <= ENOUGH
         return 1 + max(0.0, loads - _HIDDEN) / cycles(tile.rows, tile.blocks) if few else 1.0
@@ -234,10 +237,14 @@ class BlockedConv(_Windows):
         block = number % run.count * run.size + run.begin
         return _Place(n, number // run.count, block, run, row, (Const(0), self.weight.shape[1]))
 
+    @property
+    def _fetches(self) -> bool:
+        """Products of floats take so long that the processor fetches weights in time by itself."""
+        return self.flat and self.problem.product != "fma"
+
     def _before_next(self, place: _Place) -> _Place:
-        """The same where tiles go on to the next set with weights that they have not used.  Products of floats take so
-        long that the processor fetches these in time by itself."""
-        if self.problem.product == "fma" or not self.flat:
+        """The same where tiles go on to the next set with weights that they have not used."""
+        if not self._fetches:
             return place
         here, last = place.group * self.blocks + place.block, self.weight.shape[0] - place.run.size
         return replace(place, ahead=minimum(here + place.run.size, last))
