@@ -16,7 +16,7 @@ from minitvm.errors import InputError
 def start(chapter: str | None, output: Path | None, force: bool) -> None:
     """Write the starter code of a CHAPTER of the course; without one, list the chapters."""
     from minitvm.cli import common
-    from minitvm.lab.course import TITLES, chapter_of, starter
+    from minitvm.lab.course import TITLES, chapter_of, starting_code
 
     if chapter is None:
         for name, title in TITLES.items():
@@ -25,7 +25,7 @@ def start(chapter: str | None, output: Path | None, force: bool) -> None:
     path = common.output(output or Path(f"{chapter_of(chapter).name}.py"))
     if path.exists() and not force:
         raise InputError(f"{path} is there already", hint="--force writes over it, -o names another file")
-    path.write_text(starter(chapter), encoding="utf-8")
+    path.write_text(starting_code(chapter), encoding="utf-8")
     click.echo(f"{path}: write your answers there, then: minitvm lab grade {chapter_of(chapter).name} {path}")
 
 

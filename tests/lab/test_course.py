@@ -13,7 +13,7 @@ from wrong_answers import WRONG
 
 from minitvm.cli import cli
 from minitvm.errors import InputError
-from minitvm.lab.course import TITLES, chapter7, chapter_of, starter
+from minitvm.lab.course import TITLES, chapter7, chapter_of, starting_code
 from minitvm.lab.course.check import Outcome
 from minitvm.lab.course.child import load
 from minitvm.lab.grade import Grade, _Child, grade
@@ -45,7 +45,7 @@ def test_a_solution_earns_all_points(chapter: str) -> None:
 @pytest.mark.parametrize("chapter", TITLES)
 def test_starter_code_has_every_exercise_and_none_of_the_points(chapter: str, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "mine.py"
-    path.write_text(starter(chapter), encoding="utf-8")
+    path.write_text(starting_code(chapter), encoding="utf-8")
     work, problem = load(path)
     assert problem == ""
     for exercise in chapter_of(chapter).exercises:
@@ -129,9 +129,10 @@ def test_a_syntax_error_is_shown_with_its_line(tmp_path: pathlib.Path) -> None:
 
 
 def run(*arguments: Any) -> tuple[int, str]:
-    found = CliRunner().invoke(cli, ["lab", *map(str, arguments)])
-    if isinstance(found.exception, InputError):
-        return 1, str(found.exception)
+    try:
+        found = CliRunner().invoke(cli, ["lab", *map(str, arguments)], catch_exceptions=False)
+    except InputError as error:
+        return 1, str(error)
     return found.exit_code, found.output
 
 

@@ -28,7 +28,7 @@ def chapter_of(name: str) -> Chapter:
     return chapter
 
 
-def starter(name: str) -> str:
+def starting_code(name: str) -> str:
     """The code that a chapter begins with."""
     path = Path(__file__).parent / "starter" / f"{chapter_of(name).name}.py"
     return path.read_text(encoding="utf-8")
