@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from minitvm.runtime import library as module
     from minitvm.runtime import ndarray as nd
     from minitvm.runtime.cache import CacheWarning
-    from minitvm.runtime.device import cpu, cuda, device
-    from minitvm.runtime.device import cuda as gpu
-    from minitvm.runtime.device import device as context
+    from minitvm.runtime.devices import cpu, cuda, device
+    from minitvm.runtime.devices import cuda as gpu
+    from minitvm.runtime.devices import device as context
     from minitvm.runtime.executor import GraphModule
     from minitvm.runtime.library import Library, load, load_module
     from minitvm.target import Target
@@ -81,7 +81,7 @@ _OFFERED = {
     "passes.manager": "PassContext",
     "runtime.executor": "GraphModule",
     "runtime.library": "Library load load_module",
-    "runtime.device": "cpu cuda device context=device gpu=cuda",
+    "runtime.devices": "cpu cuda device context=device gpu=cuda",
     "ort.binding": "IOBinding",
     "ort.environment": """disable_telemetry_events enable_telemetry_events get_all_providers get_available_providers
  get_build_info get_device get_version_string has_collective_ops preload_dlls set_default_logger_callback

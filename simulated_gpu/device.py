@@ -17,9 +17,9 @@ import numpy as np
 from minitvm.codegen.backend import BACKENDS, backend_class, register
 from minitvm.errors import TargetError
 from minitvm.runtime.code import CODES, Code
-from minitvm.runtime.cuda.image import Launch, records
-from minitvm.runtime.device import Memory
+from minitvm.runtime.devices import Memory
 from minitvm.runtime.graph import Artifact, CpuTag, Segment
+from minitvm.runtime.nvidia.image import Launch, records
 from minitvm.target import OPTIONS, Target
 from simulated_gpu.host import ORDERS, HostKernels, host_image
 

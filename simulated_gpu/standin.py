@@ -15,7 +15,7 @@ from typing import Any
 
 from minitvm.codegen.backend import backend_class
 from minitvm.errors import CompilerError
-from minitvm.runtime.cuda import image, libraries
+from minitvm.runtime.nvidia import image, libraries
 from simulated_gpu.host import host_compiler, host_image
 
 _SOURCE = pathlib.Path(__file__).with_name("libcuda.cpp")

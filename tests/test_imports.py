@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import graphlib
+import importlib
+import inspect
 import pathlib
 import re
 import subprocess
@@ -32,7 +35,7 @@ ONLY_IN = {
     "onnx": ("frontend", "onnx_backend.py", "lab/check_import.py", "lab/check_oracles.py"),  # lab: as an oracle
     "google": ("frontend",),
     "llvmlite": ("codegen/llvm", "runtime/native.py"),
-    "cuda": ("codegen/cuda", "runtime/cuda"),
+    "cuda": ("codegen/cuda", "runtime/nvidia"),
     "cryptography": ("runtime/signing.py",),
 }
 
@@ -225,3 +228,17 @@ def test_the_picture_of_the_rooms_is_drawn_from_the_imports() -> None:
     lines = [f"    {name} --> {other}" for name, used in sorted(rooms().items()) for other in sorted(used)]
     picture = "\n".join(["```mermaid", "graph TD", *lines, "```"])
     assert picture in DESIGN.read_text(encoding="utf-8"), picture
+
+
+@pytest.mark.parametrize("init", sorted(ROOT.rglob("__init__.py")), ids=lambda p: p.parent.relative_to(ROOT).as_posix())
+def test_no_package_gives_a_name_that_a_module_of_it_takes_over(init: pathlib.Path) -> None:
+    """An import of ``package.name``, anywhere, makes that module the package's ``name``."""
+    modules = {file.stem for file in init.parent.glob("*.py")} | {
+        file.parent.name for file in init.parent.glob("*/*.py")
+    }
+    tree = ast.parse(init.read_text(encoding="utf-8"))
+    assert not modules & {n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    package = importlib.import_module(".".join(("minitvm", *init.parent.relative_to(ROOT).parts)))
+    for name in sorted(modules - {"__init__"}) if hasattr(package, "__getattr__") else ():
+        with contextlib.suppress(AttributeError):
+            assert inspect.ismodule(package.__getattr__(name)), name

@@ -38,7 +38,7 @@ from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.types import TensorType
 from minitvm.passes.manager import PassContext
 from minitvm.runtime.bind import DoesNotFit
-from minitvm.runtime.device import cpu
+from minitvm.runtime.devices import cpu
 from minitvm.runtime.library import Library
 from minitvm.runtime.specialised import Specialised
 

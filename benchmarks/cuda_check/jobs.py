@@ -23,9 +23,9 @@ from benchmarks.cuda_check.peers import OWN, Own, Runner, compiled, peer, taken_
 from benchmarks.cuda_sim import error
 from minitvm.codegen.cuda.machine import GpuModel, gpu_model
 from minitvm.errors import MiniTVMError
-from minitvm.runtime.cuda.driver import gpu
-from minitvm.runtime.cuda.image import unpack
 from minitvm.runtime.graph import Segment
+from minitvm.runtime.nvidia.driver import gpu
+from minitvm.runtime.nvidia.image import unpack
 
 MARK = "found "
 """What a line begins with that counts."""

@@ -17,7 +17,7 @@ from minitvm.driver import build
 from minitvm.errors import InputError
 from minitvm.frontend import from_onnx
 from minitvm.passes import PassContext, PassLog
-from minitvm.runtime.device import cpu
+from minitvm.runtime.devices import cpu
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
 from minitvm.runtime.timing import timed

@@ -45,7 +45,7 @@ from minitvm.passes.pipeline import SCHEDULES, Plan, Sequential, context_for, de
 from minitvm.passes.redundancy import bind_captured
 from minitvm.passes.winograd import Predict
 from minitvm.runtime.cache import KernelCache
-from minitvm.runtime.device import Device, cpu
+from minitvm.runtime.devices import Device, cpu
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import Artifact, Host
 from minitvm.runtime.hosts import branch_functions

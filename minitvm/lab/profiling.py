@@ -30,7 +30,7 @@ from minitvm.errors import ConfigError
 from minitvm.lab.inputs import random_inputs
 from minitvm.lab.tables import aligned
 from minitvm.models import Model, compile
-from minitvm.runtime.device import Device
+from minitvm.runtime.devices import Device
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import Node, Segment, steps_of
 from minitvm.runtime.hosts import operators_of

@@ -12,7 +12,7 @@ from minitvm.errors import listing
 from minitvm.ort.errors import BindingError
 from minitvm.ort.values import OrtValue, array_at, device_named, held, value_of
 from minitvm.runtime.checks import unknown_name
-from minitvm.runtime.device import HOST, Device
+from minitvm.runtime.devices import HOST, Device
 
 
 class _Session(Protocol):

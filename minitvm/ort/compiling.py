@@ -37,7 +37,7 @@ from minitvm.ort.errors import MissingInputError
 from minitvm.runtime.bind import DoesNotFit
 from minitvm.runtime.checks import check_input, check_shapes, dictionary, unknown_name
 from minitvm.runtime.code import code_for
-from minitvm.runtime.device import HOST, Device, Memory, device_of, memory_of
+from minitvm.runtime.devices import HOST, Device, Memory, device_of, memory_of
 from minitvm.runtime.direct import AS_EVER, How
 from minitvm.runtime.graph import HostCall
 from minitvm.runtime.library import Library

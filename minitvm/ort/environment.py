@@ -12,7 +12,7 @@ from typing import Any
 from minitvm import config
 from minitvm.errors import ConfigError
 from minitvm.ort.errors import OptionTypeError, ProviderError
-from minitvm.runtime.device import cuda
+from minitvm.runtime.devices import cuda
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 TARGETS = {CUDA: "cuda", CPU: "llvm"}

@@ -12,7 +12,7 @@ from minitvm.errors import InputError
 from minitvm.ir.arrays import aligned_empty
 from minitvm.ir.types import STRING, TensorType, numpy_dtype
 from minitvm.ort.errors import BindingError, OptionTypeError
-from minitvm.runtime.device import HOST, Device, device_of, memory_of
+from minitvm.runtime.devices import HOST, Device, device_of, memory_of
 from minitvm.runtime.ndarray import NDArray
 
 ELEMENTS = {

@@ -12,7 +12,7 @@ _TVM = {
     "NDArray": "ndarray.NDArray",
     "load_param_dict": "param_dict.load_param_dict",
     "save_param_dict": "param_dict.save_param_dict",
-    **{name: f"device.{name}" for name in ("Device", "cpu", "cuda", "device")},
+    **{name: f"devices.{name}" for name in ("Device", "cpu", "cuda", "device")},
 }
 
 

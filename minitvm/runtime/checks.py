@@ -12,7 +12,7 @@ import numpy as np
 from minitvm.errors import InputError, did_you_mean, listing
 from minitvm.ir.dtypes import is_float
 from minitvm.ir.types import MOST_BYTES, STRING, AnyTensor, Leaf, MapType, Shape, TensorType, numpy_dtype, shape_text
-from minitvm.runtime.device import HOST, Memory, device_of
+from minitvm.runtime.devices import HOST, Memory, device_of
 from minitvm.runtime.ndarray import NDArray
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from minitvm.errors import LibraryError
-from minitvm.runtime.device import Device, Memory
+from minitvm.runtime.devices import Device, Memory
 from minitvm.runtime.graph import Artifact, CpuTag, Segment
 from minitvm.runtime.timing import Run, timed
 
@@ -51,7 +51,7 @@ class Code(Protocol):
 CODES: dict[str, type[Code]] = {}
 """By kind of target; minitvm's own as soon as they are asked for."""
 
-_HOMES = {"llvm": "native", "interp": "interpreter", "cuda": "cuda"}
+_HOMES = {"llvm": "native", "interp": "interpreter", "cuda": "nvidia"}
 """The modules beside this one that hold them."""
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from minitvm.errors import InputError, listing
 from minitvm.runtime import executor
 from minitvm.runtime.checks import joined
-from minitvm.runtime.device import Device
+from minitvm.runtime.devices import Device
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import Node
 from minitvm.runtime.instance import Instance

@@ -14,7 +14,7 @@ from minitvm.errors import ConfigError, InputError, LibraryError
 from minitvm.ir.arrays import aligned
 from minitvm.ir.types import Leaf
 from minitvm.runtime.checks import check_input, joined, missing_inputs, unknown_name
-from minitvm.runtime.device import Device, device_of
+from minitvm.runtime.devices import Device, device_of
 from minitvm.runtime.direct import is_readable, is_writable
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library

@@ -14,7 +14,7 @@ from minitvm.ir.arrays import ALIGNMENT
 from minitvm.ir.types import SequenceType, TensorType, Type
 from minitvm.runtime.checks import check_input, from_zigzag
 from minitvm.runtime.code import Code
-from minitvm.runtime.device import Device
+from minitvm.runtime.devices import Device
 from minitvm.runtime.graph import Artifact, Entry, HostStep, Segment, steps_of, stop_slot, workspace_slots
 from minitvm.runtime.ndarray import copied
 from minitvm.runtime.places import owners, places, readers

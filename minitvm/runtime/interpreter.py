@@ -19,7 +19,7 @@ from minitvm.ir import loop
 from minitvm.ir.loop import Buffer, Kernel, LoopExpr, LoopKind, Stmt
 from minitvm.ir.loop.interp import run_sequence
 from minitvm.runtime.code import CODES, Code
-from minitvm.runtime.device import Memory
+from minitvm.runtime.devices import Memory
 from minitvm.runtime.graph import Artifact, CpuTag, Segment, stop_slot
 
 Launches: TypeAlias = tuple[tuple[Buffer, ...], tuple[Kernel, ...]]

@@ -21,7 +21,7 @@ from minitvm.runtime import archive, signing
 from minitvm.runtime.checks import check_input, check_shapes, dictionary, missing_inputs, unknown_name
 from minitvm.runtime.code import Code, code_for
 from minitvm.runtime.control import control_step
-from minitvm.runtime.device import Device
+from minitvm.runtime.devices import Device
 from minitvm.runtime.direct import AS_EVER, DirectCall, How
 from minitvm.runtime.graph import Artifact, HostCall
 from minitvm.runtime.instance import HostRun, Instance

@@ -25,7 +25,7 @@ from minitvm.errors import LibraryError
 from minitvm.ir.arrays import aligned_empty
 from minitvm.runtime import cblas
 from minitvm.runtime.code import CODES, Code
-from minitvm.runtime.device import Memory
+from minitvm.runtime.devices import Memory
 from minitvm.runtime.graph import Artifact, CpuTag, LibraryCall, Segment, segments, steps_of, workspace_slots
 from minitvm.target import SHARING, cpu_text, marks_of, spinning_text, text_of
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from minitvm.errors import InputError
 from minitvm.ir.types import TensorType
-from minitvm.runtime.device import HOST, Device, Memory, device_of, memory_of
+from minitvm.runtime.devices import HOST, Device, Memory, device_of, memory_of
 
 
 def copied(value: Any) -> Any:

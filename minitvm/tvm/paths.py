@@ -17,7 +17,7 @@ from typing import Any
 from minitvm.tvm.instead import why
 
 HOMES = {
-    "context": "minitvm.runtime.device",
+    "context": "minitvm.runtime.devices",
     "contrib.debugger": "minitvm.tvm.contrib",
     "contrib.debugger.debug_executor": "minitvm.runtime.debug",
     "contrib.debugger.debug_runtime": "minitvm.runtime.debug",

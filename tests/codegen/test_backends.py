@@ -29,7 +29,7 @@ from minitvm.ir.visitor import calls
 from minitvm.runtime import archive
 from minitvm.runtime.code import CODES
 from minitvm.runtime.debug import GraphModuleDebug
-from minitvm.runtime.device import HOST, Memory
+from minitvm.runtime.devices import HOST, Memory
 from minitvm.runtime.direct import DirectCall
 from minitvm.runtime.graph import Launch, LibraryCall, graph_of
 from minitvm.runtime.interpreter import from_bytes, to_bytes

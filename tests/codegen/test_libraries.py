@@ -15,9 +15,9 @@ import minitvm
 from minitvm import relay
 from minitvm.errors import TargetError
 from minitvm.runtime import cblas
-from minitvm.runtime.cuda import libraries
-from minitvm.runtime.cuda.libraries import Convolution, Product, call_of
 from minitvm.runtime.graph import LibraryCall
+from minitvm.runtime.nvidia import libraries
+from minitvm.runtime.nvidia.libraries import Convolution, Product, call_of
 from minitvm.testing import assert_allclose, mlp
 
 RNG = np.random.default_rng(5)

@@ -20,10 +20,10 @@ import minitvm
 from minitvm import relay
 from minitvm.cli import cli
 from minitvm.errors import InputError, MiniTVMError, TargetError
-from minitvm.runtime.cuda.driver import gpu
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
+from minitvm.runtime.nvidia.driver import gpu
 from minitvm.testing import assert_close_to_scale
 
 

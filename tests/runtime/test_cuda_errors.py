@@ -20,10 +20,10 @@ from small_model import Model, expected, sample, small_module
 
 import minitvm
 from minitvm.errors import DeviceError, LibraryError, MiniTVMError, TargetError
-from minitvm.runtime.cuda import driver, image, memory
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
+from minitvm.runtime.nvidia import driver, image, memory
 from simulated_gpu import host_compiler, host_image
 
 pytestmark = pytest.mark.skipif(

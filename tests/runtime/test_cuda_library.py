@@ -20,8 +20,8 @@ from minitvm import relay
 from minitvm.cli import cli
 from minitvm.errors import CompilerError, TargetError
 from minitvm.runtime import archive
-from minitvm.runtime.cuda import image
 from minitvm.runtime.library import Library
+from minitvm.runtime.nvidia import image
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.records import best, read
 from minitvm.models import tune
 from minitvm.passes.manager import PassContext
-from minitvm.runtime.cuda.driver import gpu
+from minitvm.runtime.nvidia.driver import gpu
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(REASON), reason=REASON), needs_nvrtc]
 

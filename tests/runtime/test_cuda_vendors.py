@@ -13,10 +13,10 @@ import pytest
 import minitvm
 from minitvm import relay
 from minitvm.errors import DeviceError, TargetError
-from minitvm.runtime.cuda import libraries
-from minitvm.runtime.cuda.driver import gpu
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.graph import LibraryCall
+from minitvm.runtime.nvidia import libraries
+from minitvm.runtime.nvidia.driver import gpu
 from minitvm.testing import assert_allclose
 from simulated_gpu import standin
 

@@ -25,9 +25,9 @@ from minitvm.errors import CompilerError
 from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Buffer, Kernel
-from minitvm.runtime.cuda import CudaArtifact, image, present_arch
-from minitvm.runtime.cuda.libraries import call_bytes
 from minitvm.runtime.graph import CpuTag
+from minitvm.runtime.nvidia import CudaArtifact, image, present_arch
+from minitvm.runtime.nvidia.libraries import call_bytes
 from minitvm.target import Target
 
 _ALIGN = 256
@@ -77,7 +77,7 @@ class CudaBackend(Backend):
         return Workspace(offsets, nbytes)
 
     def source(self, launches: Launches) -> str:
-        """Launches as comments (:class:`minitvm.runtime.cuda.image.Launch`), then their functions."""
+        """Launches as comments (:class:`minitvm.runtime.nvidia.image.Launch`), then their functions."""
         places: dict[Buffer, int] = {b: number for number, b in enumerate(launches.params)}
         places |= {b: -1 - at for b, at in self.workspace(launches).offsets.items() if isinstance(at, int)}
         records = []

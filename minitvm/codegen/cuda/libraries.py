@@ -10,7 +10,7 @@ from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d, FilterBank
 from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
 from minitvm.ir.types import TensorType
 from minitvm.passes.manager import PassContext
-from minitvm.runtime.cuda.libraries import Convolution, Product
+from minitvm.runtime.nvidia.libraries import Convolution, Product
 
 _FLOATS = ("float16", "float32", "float64")
 """Sums of float16 are kept in float32, as ours are."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from minitvm.codegen.cuda.machine import REGISTERS, WARP, GpuModel
 from minitvm.ir.loop import Alloc, Buffer, Const, For, Kernel, LoopKind, Stmt, Store, allocated, stmt_children
-from minitvm.runtime.cuda.image import Launch, records
+from minitvm.runtime.nvidia.image import Launch, records
 
 _ENTRY = re.compile(r"Compiling entry function '(\w+)' for '(\w+)'")
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from minitvm.errors import InputError
 from minitvm.ir.types import Leaf
-from minitvm.runtime.cuda import exchange
-from minitvm.runtime.cuda.driver import Gpu, gpu
-from minitvm.runtime.device import Memory
+from minitvm.runtime.devices import Memory
+from minitvm.runtime.nvidia import exchange
+from minitvm.runtime.nvidia.driver import Gpu, gpu
 
 _DEFAULT_STREAM, _NOBODY = 1, -1
 """Streams as DLPack numbers them."""

@@ -131,7 +131,7 @@ def memory_of(where: Device) -> Memory:
         return HOST
     if where.kind == "cpu":
         raise TargetError(f"there is no device {where}", hint="use minitvm.cpu(0)")
-    found: Memory = importlib.import_module(f"minitvm.runtime.{where.kind}").memory_of(where.index)
+    found: Memory = importlib.import_module("minitvm.runtime.nvidia").memory_of(where.index)
     return found
 
 

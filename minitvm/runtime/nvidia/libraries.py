@@ -22,8 +22,8 @@ import numpy as np
 from minitvm.config import cache_dir
 from minitvm.errors import DeviceError, TargetError
 from minitvm.runtime.cache import KernelCache, cache_key
-from minitvm.runtime.cuda.driver import Gpu
-from minitvm.runtime.cuda.memory import CudaMemory, DeviceArray
+from minitvm.runtime.nvidia.driver import Gpu
+from minitvm.runtime.nvidia.memory import CudaMemory, DeviceArray
 
 # --- calls as data --------------------------------------------------------------------------------------------
 

@@ -14,12 +14,12 @@ import numpy as np
 
 from minitvm.errors import LibraryError, TargetError
 from minitvm.runtime.code import CODES, Code
-from minitvm.runtime.cuda.driver import Gpu, gpu
-from minitvm.runtime.cuda.image import Launch, unpack
-from minitvm.runtime.cuda.libraries import PreparedCall, call_of, handles
-from minitvm.runtime.cuda.memory import CudaMemory, DeviceArray
-from minitvm.runtime.device import Device
+from minitvm.runtime.devices import Device
 from minitvm.runtime.graph import Artifact, CpuTag, LibraryCall, Segment, stop_slot, workspace_slots
+from minitvm.runtime.nvidia.driver import Gpu, gpu
+from minitvm.runtime.nvidia.image import Launch, unpack
+from minitvm.runtime.nvidia.libraries import PreparedCall, call_of, handles
+from minitvm.runtime.nvidia.memory import CudaMemory, DeviceArray
 from minitvm.runtime.timing import Run
 
 _GRAPHS = 4

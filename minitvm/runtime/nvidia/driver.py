@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from minitvm.errors import DeviceError, LibraryError, TargetError
-from minitvm.runtime.device import Device
+from minitvm.runtime.devices import Device
 
 OLDEST_DRIVER, OLDEST_GPU = 12_000, (7, 5)
 """The CUDA version that a driver must be for, thousands and tens; the least compute capability that NVRTC knows."""

@@ -1,7 +1,7 @@
 """Runs an artefact's kernels on an NVIDIA GPU.  A driver is asked for when a device is used, not before."""
 
-from minitvm.runtime.cuda.code import CudaArtifact
-from minitvm.runtime.cuda.driver import present_arch
-from minitvm.runtime.cuda.memory import memory_of
+from minitvm.runtime.nvidia.code import CudaArtifact
+from minitvm.runtime.nvidia.driver import present_arch
+from minitvm.runtime.nvidia.memory import memory_of
 
 __all__ = ["CudaArtifact", "memory_of", "present_arch"]
