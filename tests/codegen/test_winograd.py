@@ -103,6 +103,7 @@ def test_shapes_around_the_edges_of_tiles(size: int, machine: str) -> None:
         (28, 2, "a band of tiles for each thread, all channels"),
         (13, 2, "a band of tiles for each thread, all channels"),
         (8, 4, "all tiles transformed, then some channels for all tiles"),
+        (28, 64, "all tiles transformed, then some channels for all tiles"),
     ],
 )
 def test_how_threads_share_tiles(pixels: int, threads: int, scheme: str) -> None:

@@ -55,6 +55,7 @@ BANDS_INSIDE = "a band of tiles for each thread, all channels"
 CHANNELS_INSIDE = "all tiles transformed, then some channels for all tiles"
 
 _LEAST = 12  # tiles that a thread takes at a time, so that it reads the weights not too often
+_NARROWEST = 6  # tiles of a band; more threads than that leaves are often more than there are cores
 _FEW = 4
 _MOST_BLOCKS = 4  # of weights that are read side by side: they lie multiples of 4 KB apart
 _TRANSFORM = 6.0  # cycles for each of a tile's places, of both transforms on the average; measured
@@ -141,9 +142,10 @@ class Winograd(Template):
     def choices(self) -> Sequence[Choice]:
         blocks = self.weight.shape[0]
         few = self._of_threads(_LEAST) < _LEAST
+        narrow = self.tiles < self.machine.threads * _NARROWEST
         against = {
             TILES_INSIDE: few and "too few tiles for the threads",
-            BANDS_INSIDE: not few and "tiles for all threads",
+            BANDS_INSIDE: "tiles for all threads" if not few else narrow and "too few tiles in a band",
             CHANNELS_INSIDE: not few and "tiles for all threads",
         }
         return [
