@@ -164,9 +164,9 @@ class Winograd(Template):
         vectors = self.tiles * (-(-depth // self.lanes) + blocks)
         streamed = sum(r.count for r in some) * self.weight.nbytes if self.weight.nbytes > self.machine.l2_bytes else 0
         crossed = places * self.tiles * depth * np.dtype(self.accumulator).itemsize / LINE_BYTES * CROSSED
-        others = self.machine.threads - 1 if scheme == CHANNELS_INSIDE else 0
+        far = scheme == CHANNELS_INSIDE and self.machine.threads > 1  # for whoever reads a line first
         computed = max(places * depth * products, streamed / self._weights_rate) + _TRANSFORM * places * vectors
-        return computed + others * crossed
+        return computed + far * crossed
 
     @cached_property
     def _weights_rate(self) -> float:
