@@ -149,7 +149,7 @@ def figures_asked(
 @click.option("--levels", default="2,3", callback=options.levels, help="Optimization levels.")
 @click.option("--only", default="", callback=options.kinds, help="Kinds, or single layers by name: conv,dense/3.")
 @click.option("--target", default="llvm", help="Target of minitvm, such as 'llvm -mcpu=haswell'.")
-@click.option("--rounds", default=3, type=click.IntRange(1), help="Turns of each runtime.")
+@click.option("--rounds", default=12, type=click.IntRange(1), help="Turns of each runtime.")
 @click.option("--output", default="layers.json", type=options.PATH, help="Where figures go.")
 def layers(
     count: int,

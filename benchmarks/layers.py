@@ -32,6 +32,8 @@ from minitvm.runtime.timing import PAUSE, side_by_side
 PEER = "onnxruntime"
 MOST_RUNS = 400
 """Of one turn: what takes 20 microseconds needs more runs than a network does."""
+TURN = 0.01
+"""Seconds: many short turns, so that a machine that is slow for a tenth of a second is so for both."""
 
 Run = Callable[[], "list[np.ndarray]"]
 
@@ -42,7 +44,7 @@ class Settings:
 
     levels: Sequence[int] = (2, 3)
     threads: int = 1
-    rounds: int = 3
+    rounds: int = 12
     target: str = "llvm"
 
     @property
@@ -75,7 +77,7 @@ def measure(layer: Layer, settings: Settings) -> dict[str, Any]:
             found["problems"][name] = who_is_wrong(layer, outputs, expected)
         found["choices"][name] = _choices(session)
         runs[name] = lambda session=session: session.run(None, layer.feeds)  # type: ignore[misc]
-    times = side_by_side(runs, settings.rounds, settings.pause, most=MOST_RUNS)
+    times = side_by_side(runs, settings.rounds, settings.pause, most=MOST_RUNS, turn=TURN)
     found["times"] = {name: statistics(stats) for name, stats in times.items()}
     return {**found, "ratios": ratios(found["times"])}
 

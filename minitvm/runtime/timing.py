@@ -114,25 +114,26 @@ def side_by_side(
     pause: float = PAUSE,
     on_round: Callable[[int], None] | None = None,
     most: int = MOST_RUNS_OF_A_TURN,
+    turn: float = SECONDS_OF_A_TURN,
 ) -> dict[str, BenchmarkResult]:
     """Time all of ``runs`` interleaved: every round each a few times, with a pause in between, and the order changes.
 
-    The first run of every turn warms caches and threads and is not counted.  A turn is about ``SECONDS_OF_A_TURN``
-    long, and ``most`` runs at most.
+    The first run of every turn warms caches and threads and is not counted.  A ``turn`` is about so many seconds long,
+    and ``most`` runs at most.
     """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     order = list(runs)
-    repeats = {name: _repeats(run, most) for name, run in runs.items()}
-    for turn in range(rounds):
-        for name in order[turn % len(order) :] + order[: turn % len(order)]:
+    repeats = {name: _repeats(run, most, turn) for name, run in runs.items()}
+    for number in range(rounds):
+        for name in order[number % len(order) :] + order[: number % len(order)]:
             time.sleep(pause)
             seconds[name] += timed(runs[name], repeats[name] + 1)[1:]
         if on_round is not None:
-            on_round(turn)
+            on_round(number)
     return {name: BenchmarkResult(found) for name, found in seconds.items()}
 
 
-def _repeats(run: Run, most: int) -> int:
+def _repeats(run: Run, most: int, turn: float) -> int:
     """Runs of one turn, so that short models fill it as long ones do."""
     seconds = min(timed(run, 4)[1:])  # one alone may be ten times as long while others use the machine
-    return int(min(most, max(2, SECONDS_OF_A_TURN / seconds)))
+    return int(min(most, max(2, turn / seconds)))
