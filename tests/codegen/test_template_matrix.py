@@ -351,31 +351,57 @@ def test_products_of_words(subject: Subject) -> None:
             np.testing.assert_array_equal(found, problem.op.reference(*arrays), err_msg=str(drawn))
 
 
+def fetched(kernel: Kernel) -> np.ndarray:
+    """1 where the kernel names an element of the weights in a prefetch, else 0."""
+    weight = kernel.inputs[1]
+    noticed = Buffer("noticed", weight.shape, "int32")
+
+    def noted(stmt: Stmt) -> Stmt:
+        match stmt:
+            case Prefetch(Load(_, index)):
+                return Store(noticed, index, const(1, "int32"))
+            case Store():
+                return Seq(())
+        return stmt
+
+    none = nest(weight.shape, lambda *i: Store(noticed, i, const(0, "int32")))
+    traced = Kernel("k", (*kernel.inputs, noticed), seq(none, map_stmt(kernel.body, lambda e: e, noted)))
+    (found,) = run_kernel(traced, *(np.zeros(b.shape, b.dtype) for b in kernel.inputs))
+    return found
+
+
 def test_tiles_fetch_all_of_the_weights_that_come_next() -> None:
     """Of products of words; of 5 blocks in sets of 2, 2 and 1 the first two are used by the time that one is named."""
     (subject,) = (s for s in SUBJECTS if s.template is BlockedConv)
     drawn = Drawn(subject, MachineModel(32, 16), "int32", 12, 33)
     template = drawn.template
     (choice,) = (c for c in template.candidates if str(c) == "some channels for all rows, tiles of 6 x 2 vectors")
-    kernel = check(drawn, template, choice)
-    fetched = Buffer("fetched", kernel.inputs[1].shape, "int32")
-
-    def noted(stmt: Stmt) -> Stmt:
-        match stmt:
-            case Prefetch(Load(_, index)):
-                return Store(fetched, index, const(1, "int32"))
-            case Store():
-                return Seq(())
-        return stmt
-
-    none = nest(fetched.shape, lambda *i: Store(fetched, i, const(0, "int32")))
-    traced = Kernel("k", (*kernel.inputs, fetched), seq(none, map_stmt(kernel.body, lambda e: e, noted)))
-    (found,) = run_kernel(traced, *(np.zeros(b.shape, b.dtype) for b in kernel.inputs))
+    found = fetched(check(drawn, template, choice))
     lines = found[..., 0, 0]
-    assert fetched.shape[4:] == (2, 8)  # a line
+    assert found.shape[4:] == (2, 8)  # a line
     assert lines[2:].all() and not lines[:2].any()
     floats = replace(drawn, dtype="float32")
     assert not any(isinstance(s, Prefetch) for s in walk_stmts(check(floats, floats.template, choice).body))
+
+
+@pytest.mark.parametrize(("rows", "depth"), [(12, 40), (17, 9), (200, 33), (9, 24)])
+def test_tiles_fetch_all_of_the_next_panels_that_come_from_afar(rows: int, depth: int) -> None:
+    """Of floats, where the second-level cache of so many bytes does not hold the panels: two rows of 8 are a line."""
+
+    def call(rows: int, columns: int, lanes: int, dtype: str) -> Call:
+        shapes = [(rows, depth), (-(-columns // lanes), depth, lanes)]
+        return made("nn.contrib_dense_pack", shapes, dtype, weight_layout=f"NC{lanes}n", units=columns)
+
+    def panels(l2_bytes: int, rows: int) -> np.ndarray:
+        drawn = Drawn(Subject(DensePack, call), MachineModel(32, 16, l2_bytes=l2_bytes), "float32", rows, 49)
+        template = drawn.template
+        (choice,) = (c for c in template.candidates if str(c).endswith("tiles of 6 x 2 vectors"))
+        return fetched(check(drawn, template, choice))
+
+    found = panels(1024, rows)
+    assert found.shape == (7, depth, 8)  # blocks in groups of 2, 2, 2 and 1
+    assert found[2:, ::2, 0].all() and not found[:2].any()
+    assert not panels(1 << 20, rows).any() and not panels(1024, 6).any()
 
 
 def test_tiles_of_many_blocks_wait_for_weights_that_leave_the_first_level() -> None:

@@ -205,7 +205,8 @@ def product_loops(product: Product, choice: Choice, machine: MachineModel) -> St
         return Dots.of(product, choice.tile, machine).by_tiles()
     if choice.scheme == PACKED:
         return packed(product, choice.tile, machine)
-    gemm = Gemm(product, choice.tile, machine.lanes(product.dtype))
+    ahead = choice.scheme == PANELS and _from_afar(product, choice.tile, machine)
+    gemm = Gemm(product, choice.tile, machine.lanes(product.dtype), ahead)
     return gemm.in_pieces(machine) if choice.scheme == IN_PIECES else gemm.nest(machine)
 
 
@@ -294,6 +295,14 @@ def _schemes(product: Product, machine: MachineModel, times: int, in_place: bool
     if first == IN_PLACE and _readers(product, machine)[1] > _READ_IN_PLACE:
         return found
     return {scheme: why_not or ("" if scheme == first else f"{first} costs less") for scheme, why_not in found.items()}
+
+
+def _from_afar(product: Product, tile: Tile, machine: MachineModel) -> bool:
+    """Whether panels of floats come from beyond the second-level cache for the first of several tiles of rows."""
+    if product.multiply != "fma" or not all(isinstance(size, int) for size in product.sizes):
+        return False
+    panels = product.depth * product.columns * np.dtype(product.dtype).itemsize
+    return product.rows > tile.rows and panels > machine.l2_bytes
 
 
 def _stays_in_cache(product: Product, machine: MachineModel) -> bool:

@@ -6,14 +6,17 @@ memory along the depth, its elements are the lanes, and nothing has to be packed
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+
+import numpy as np
 
 from minitvm.codegen.loops import enough, in_lanes, in_parallel, in_vectors, or_zero
 from minitvm.codegen.problem import Problem, Tile
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
+    LINE_BYTES,
     Run,
     TileKernel,
     block_runs,
@@ -22,14 +25,31 @@ from minitvm.codegen.templates.tile import (
     runs,
     store_at,
     unrolled,
+    written_out,
 )
-from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, nest, seq
+from minitvm.ir.loop import (
+    Alloc,
+    Buffer,
+    Const,
+    Load,
+    LoopExpr,
+    LoopKind,
+    Prefetch,
+    Stmt,
+    Store,
+    const,
+    loop,
+    minimum,
+    nest,
+    seq,
+)
 from minitvm.ir.ops.nn_dense import Dense
 from minitvm.target import MachineModel
 
 _ROWS = 16  # of a right-hand side in pieces that are read at a time
 _COLUMNS = 256  # that they are read over: so many neighbours the processor fetches ahead
 _IN_FLIGHT = 8  # vectors of sums that hide the latency of an addition
+_MOST_FETCHED = 4  # lines of the next panels in a turn of a reduction; more take the place of loads
 _WIDEST = 4  # vectors that one sum of a dot product is spread over at most
 
 TYPICAL = 64
@@ -174,11 +194,15 @@ class Product:
 
 @dataclass(frozen=True)
 class Gemm:
-    """A product in tiles of ``tile``, its columns in blocks of ``lanes``."""
+    """A product in tiles of ``tile``, its columns in blocks of ``lanes``.
+
+    ``ahead``: panels lie in memory one after the other, and the next group's are fetched while one is read.
+    """
 
     product: Product
     tile: Tile
     lanes: int
+    ahead: bool = False
 
     @property
     def blocks(self) -> int:
@@ -319,7 +343,27 @@ class Gemm:
             group.width,
             product=product.multiply,
         )
-        return tile.nest(lambda step: in_steps(product.depth, rows * group.size, step, product.multiply))
+        sums, before = rows * group.size, self._ahead(block, row, group, rows)
+        return tile.nest(lambda step: in_steps(product.depth, sums, step, product.multiply, before))
+
+    def _ahead(self, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Callable[[LoopExpr], Sequence[Stmt]]:
+        """By turn of a tile's reduction: its part of the next group's panels, of which every row of results fetches as
+        many lines."""
+        product, out = self.product, written_out(rows * group.size, self.product.multiply)
+        if not self.ahead or product.depth < out:
+            return lambda turn: ()
+        steps = max(1, LINE_BYTES // (np.dtype(product.dtype).itemsize * self.lanes))
+        lines = -(-product.depth // steps)
+        by_row = -(-lines * group.size // product.rows)
+        each = -(-rows * by_row // (product.depth // out))
+
+        def fetch(number: LoopExpr) -> Stmt:
+            there = minimum(block + group.size + number // lines, self.blocks - 1)
+            return Prefetch(product.right.at(Const(0), number % lines * steps, there * self.lanes))
+
+        return lambda turn: (
+            [fetch(row * by_row + turn * each + u) for u in range(each)] if each <= _MOST_FETCHED else ()
+        )
 
 
 @dataclass(frozen=True)
@@ -333,7 +377,7 @@ class Dots(Gemm):
 
     @staticmethod
     def of(product: Product, tile: Tile, machine: MachineModel) -> Dots:
-        return Dots(product, tile, 1, machine.lanes(product.dtype))
+        return Dots(product, tile, 1, vector=machine.lanes(product.dtype))
 
     def _tile(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Stmt:
         product, width = self.product, self._width(rows * group.size)

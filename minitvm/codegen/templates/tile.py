@@ -266,14 +266,29 @@ def unrolled(values: range, body: Callable[[LoopExpr], Stmt], name: str = "u") -
     return loop(len(values), lambda i: body(i + values.start), LoopKind.UNROLLED, name=name)
 
 
-def in_steps(extent: int, sums: float, body: Callable[[LoopExpr], Stmt], product: str = "fma") -> Stmt:
-    """A loop over a reduction with some of its steps written out, of ``sums`` multiply-adds each by the function
-    ``product``; what is left over after it."""
+def written_out(sums: float, product: str = "fma") -> int:
+    """Steps of a reduction that a turn of its loop consists of, of ``sums`` multiply-adds each by ``product``."""
+    return 1 if sums > ENOUGH else _OF_PAIRS if product == "dot2" else _WRITTEN_OUT
+
+
+def in_steps(
+    extent: int,
+    sums: float,
+    body: Callable[[LoopExpr], Stmt],
+    product: str = "fma",
+    before: Callable[[LoopExpr], Sequence[Stmt]] = lambda turn: (),
+) -> Stmt:
+    """A loop over a reduction with some of its steps written out, ``before(turn)`` ahead of them; what is left over
+    after it."""
     if not isinstance(extent, int):
         return loop(extent, body, name="k")
-    out = 1 if sums > ENOUGH else _OF_PAIRS if product == "dot2" else _WRITTEN_OUT
+    out = written_out(sums, product)
     whole, rest = divmod(extent, out)
-    main = loop(whole, lambda q: unrolled(range(out), lambda u: body(u + q * out)), name="k") if whole else None
+
+    def turn(q: LoopExpr) -> Stmt:
+        return seq(*before(q), unrolled(range(out), lambda u: body(u + q * out)))
+
+    main = loop(whole, turn, name="k") if whole else None
     return seq(main, unrolled(range(whole * out, extent), body) if rest else None)
 
 
