@@ -181,7 +181,7 @@ WAY_BYTES = 4096
 _CLOCK = 3e9
 _FROM_OWN = (0.8, 0.4)  # of the bytes that a core's load instructions could take in a cycle, from its own two caches
 _FROM_L3 = 16 * _CLOCK  # bytes a second of one core, whatever its vectors
-_FROM_MEMORY = 16e9  # of one core; of all no more than twice that
+_FROM_MEMORY = 24e9  # of one core; of all no more than twice that
 _LAUNCH, _MEETING = 0.2e-6, 1e-6  # seconds of a call; of threads that wait for each other
 
 

@@ -15,12 +15,13 @@ import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from minitvm.codegen.coverage import Verdict, check_coverage
-from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template
+from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.simplify import simplify
 from minitvm.codegen.templates.attention import Attention
 from minitvm.codegen.templates.conv_blocked import BlockedConv, BlockedDepthwise
@@ -104,12 +105,12 @@ def blocked(rows: int, columns: int, lanes: int, dtype: str) -> Call:
     return made("nn.contrib_conv2d_NCHWc", shapes, dtype, **layouts, **out)
 
 
-def winograd(rows: int, columns: int, lanes: int, dtype: str) -> Call:
+def winograd(rows: int, columns: int, lanes: int, dtype: str, inner: int = 2) -> Call:
     """A row of so many tiles, the last one not whole; blocks of results as their channels allow."""
     tile = 2 + columns % 2 * 2
-    layouts = {"data_layout": "NCHW2c", "kernel_layout": f"OHWI2i{lanes}o", "tile_size": tile}
+    layouts = {"data_layout": f"NCHW{inner}c", "kernel_layout": f"OHWI{inner}i{lanes}o", "tile_size": tile}
     out = {"out_layout": f"NCHW{math.gcd(columns, lanes)}c", "channels": columns, "padding": (0, 1, 1, 0)}
-    shapes = [(1, 2, 2, rows * tile, 2), (-(-columns // lanes), tile + 2, tile + 2, 2, 2, lanes)]
+    shapes = [(1, 2, 2, rows * tile, inner), (-(-columns // lanes), tile + 2, tile + 2, 2, inner, lanes)]
     return made("nn.contrib_conv2d_winograd_NCHWc", shapes, dtype, **layouts, **out)
 
 
@@ -402,6 +403,29 @@ def test_tiles_fetch_all_of_the_next_panels_that_come_from_afar(rows: int, depth
     assert found.shape == (7, depth, 8)  # blocks in groups of 2, 2, 2 and 1
     assert found[2:, ::2, 0].all() and not found[:2].any()
     assert not panels(1 << 20, rows).any() and not panels(1024, 6).any()
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "threads"), [(3, 33, 1), (17, 33, 1), (29, 40, 1), (14, 34, 2), (4, 35, 3)]
+)
+def test_winograds_tiles_fetch_all_of_the_next_weights(rows: int, columns: int, threads: int) -> None:
+    """That come from afar, but those of the very first place; 2 channels of 8 lanes are a line, and 4 a turn."""
+
+    def weights(l2_bytes: int) -> Iterator[np.ndarray]:
+        machine = MachineModel(32, 16, l2_bytes=l2_bytes, threads=threads)
+        drawn = Drawn(Subject(Winograd, partial(winograd, inner=4)), machine, "float32", rows, columns)
+        template = drawn.template
+        for choice in template.candidates:
+            if choice.tile == Tile(3, 2):
+                yield fetched(check(drawn, template, choice))
+
+    for found in weights(1024):
+        lines = found[..., ::2, 0].any(axis=(3, 4)), found[..., ::2, 0].all(axis=(3, 4))
+        expected = np.ones(found.shape[:3], bool)
+        expected[:2, 0, 0] = False
+        for some in lines:
+            np.testing.assert_array_equal(some, expected)
+    assert not any(found.any() for found in weights(1 << 20))
 
 
 def test_tiles_of_many_blocks_wait_for_weights_that_leave_the_first_level() -> None:

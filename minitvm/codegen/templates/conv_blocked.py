@@ -20,6 +20,7 @@ from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
     LINE_BYTES,
     READ_FROM_L2,
+    Ahead,
     Run,
     Step,
     TileKernel,
@@ -35,22 +36,7 @@ from minitvm.codegen.templates.tile import (
 )
 from minitvm.codegen.templates.window import Axis, Edge, Start, padded
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import (
-    Alloc,
-    Buffer,
-    Const,
-    Load,
-    LoopExpr,
-    Prefetch,
-    Stmt,
-    Store,
-    as_index,
-    const,
-    loop,
-    minimum,
-    nest,
-    seq,
-)
+from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, Stmt, Store, const, loop, minimum, nest, seq
 from minitvm.target import MachineModel
 
 BY_INPUTS = "a few input channels at a time, sums in memory"
@@ -64,7 +50,6 @@ behind its multiply-adds; measured."""
 _CROWDED = 1.8  # times as long as predicted where pixels come from the second-level cache, one at a time; measured
 _MOST_OF_A_STRIP = 15  # columns of a depthwise convolution; more are slower, measured
 _FEWEST_ROWS = 2  # of a channel before the next one: each such band reads some of the last one's rows again
-_MOST_FETCHED = 4  # lines of the next weights a tile and block of input channels; more take the place of loads
 _MOST_UNROLLED_TAPS = 16  # a wider padded window is copied into a padded image instead of written out at the edges
 
 
@@ -382,21 +367,19 @@ class BlockedConv(_Windows):
             )
         return kernel.nest(reduction)
 
-    def _ahead(self, place: _Place, column: Start, size: int, i: LoopExpr) -> list[Stmt]:
-        """Lines of the next set's weights for block ``i`` of input channels, so many that the tiles fetch all."""
+    def _ahead(self, place: _Place, column: Start, size: int, i: LoopExpr) -> Sequence[Stmt]:
+        """Lines of the next set's weights for block ``i`` of input channels."""
         if place.ahead is None:
-            return []
-        line = max(1, LINE_BYTES // np.dtype(self.weight.dtype).itemsize // self.lanes)
-        per_block = -(-self.weight.shape[4] // line)
+            return ()
+        ahead, step = place.ahead, max(1, LINE_BYTES // np.dtype(self.weight.dtype).itemsize // self.lanes)
+        per_block = -(-self.weight.shape[4] // step)
         lines = per_block * place.run.size
-        each = -(-lines // max(1, self.columns // size))
-        first = as_index(column) // size * each
 
-        def fetch(at: LoopExpr) -> Stmt:
-            block, row = place.ahead + at // per_block, at % per_block * line
-            return Prefetch(Load(self.weight, (block, i, Const(0), Const(0), row, Const(0))))
+        def line(number: LoopExpr) -> Load:
+            block, row = number % lines // per_block, number % per_block * step
+            return Load(self.weight, (ahead + block, i, Const(0), Const(0), row, Const(0)))
 
-        return [fetch((first + u) % lines) for u in range(each)] if each <= _MOST_FETCHED else []
+        return Ahead(lines, self.columns, line).by(column, size)(Const(0))
 
     def _position(self, row: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         return (column // self.x.outputs, column % self.x.outputs) if self.flat else (row, column)

@@ -17,6 +17,7 @@ from minitvm.codegen.problem import Problem, Tile
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
     LINE_BYTES,
+    Ahead,
     Run,
     TileKernel,
     block_runs,
@@ -27,29 +28,13 @@ from minitvm.codegen.templates.tile import (
     unrolled,
     written_out,
 )
-from minitvm.ir.loop import (
-    Alloc,
-    Buffer,
-    Const,
-    Load,
-    LoopExpr,
-    LoopKind,
-    Prefetch,
-    Stmt,
-    Store,
-    const,
-    loop,
-    minimum,
-    nest,
-    seq,
-)
+from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, minimum, nest, seq
 from minitvm.ir.ops.nn_dense import Dense
 from minitvm.target import MachineModel
 
 _ROWS = 16  # of a right-hand side in pieces that are read at a time
 _COLUMNS = 256  # that they are read over: so many neighbours the processor fetches ahead
 _IN_FLIGHT = 8  # vectors of sums that hide the latency of an addition
-_MOST_FETCHED = 4  # lines of the next panels in a turn of a reduction; more take the place of loads
 _WIDEST = 4  # vectors that one sum of a dot product is spread over at most
 
 TYPICAL = 64
@@ -343,27 +328,23 @@ class Gemm:
             group.width,
             product=product.multiply,
         )
-        sums, before = rows * group.size, self._ahead(block, row, group, rows)
-        return tile.nest(lambda step: in_steps(product.depth, sums, step, product.multiply, before))
+        sums, behind = rows * group.size, self._ahead(block, row, group, rows)
+        return tile.nest(lambda step: in_steps(product.depth, sums, step, product.multiply, behind))
 
     def _ahead(self, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Callable[[LoopExpr], Sequence[Stmt]]:
-        """By turn of a tile's reduction: its part of the next group's panels, of which every row of results fetches as
-        many lines."""
-        product, out = self.product, written_out(rows * group.size, self.product.multiply)
-        if not self.ahead or product.depth < out:
+        """By turn of a tile's reduction: its part of the next group's panels."""
+        product = self.product
+        if not self.ahead:
             return lambda turn: ()
         steps = max(1, LINE_BYTES // (np.dtype(product.dtype).itemsize * self.lanes))
         lines = -(-product.depth // steps)
-        by_row = -(-lines * group.size // product.rows)
-        each = -(-rows * by_row // (product.depth // out))
 
-        def fetch(number: LoopExpr) -> Stmt:
+        def line(number: LoopExpr) -> Load:
             there = minimum(block + group.size + number // lines, self.blocks - 1)
-            return Prefetch(product.right.at(Const(0), number % lines * steps, there * self.lanes))
+            return product.right.at(Const(0), number % lines * steps, there * self.lanes)
 
-        return lambda turn: (
-            [fetch(row * by_row + turn * each + u) for u in range(each)] if each <= _MOST_FETCHED else ()
-        )
+        turns = product.depth // written_out(rows * group.size, product.multiply)
+        return Ahead(lines * group.size, product.rows, line).by(row, rows, turns)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,22 @@ from typing import Any
 
 from minitvm.codegen.loops import in_lanes, in_vectors
 from minitvm.codegen.problem import Choice, Tile
-from minitvm.ir.loop import Alloc, Buffer, If, Load, LoopExpr, LoopKind, Stmt, Store, const, intrin, loop, seq
+from minitvm.ir.loop import (
+    Alloc,
+    Buffer,
+    If,
+    Load,
+    LoopExpr,
+    LoopKind,
+    Prefetch,
+    Stmt,
+    Store,
+    as_index,
+    const,
+    intrin,
+    loop,
+    seq,
+)
 from minitvm.target import MachineModel
 
 ITEMS_PER_THREAD = 4
@@ -22,6 +37,9 @@ ITEMS_PER_THREAD = 4
 _WRITTEN_OUT, _OF_PAIRS, ENOUGH = 4, 2, 16
 """So many steps of a reduction are written out, but of more than so many multiply-adds, which hide a loop's own
 instructions.  Of pairs LLVM adds the products of three steps and more first, for which there are no registers."""
+
+_MOST_FETCHED = 4
+"""Lines that a turn of a reduction fetches of what comes next; more take the place of its own loads."""
 
 _FMA_PER_CYCLE = 2
 _LOADS_PER_CYCLE = 2
@@ -276,20 +294,39 @@ def in_steps(
     sums: float,
     body: Callable[[LoopExpr], Stmt],
     product: str = "fma",
-    before: Callable[[LoopExpr], Sequence[Stmt]] = lambda turn: (),
+    behind: Callable[[LoopExpr], Sequence[Stmt]] = lambda turn: (),
 ) -> Stmt:
-    """A loop over a reduction with some of its steps written out, ``before(turn)`` ahead of them; what is left over
-    after it."""
+    """A loop over a reduction with some of its steps written out, ``behind(turn)`` after them (ahead of them it would
+    cost a register); what is left over after the loop."""
     if not isinstance(extent, int):
         return loop(extent, body, name="k")
     out = written_out(sums, product)
     whole, rest = divmod(extent, out)
 
     def turn(q: LoopExpr) -> Stmt:
-        return seq(*before(q), unrolled(range(out), lambda u: body(u + q * out)))
+        return seq(unrolled(range(out), lambda u: body(u + q * out)), *behind(q))
 
     main = loop(whole, turn, name="k") if whole else None
     return seq(main, unrolled(range(whole * out, extent), body) if rest else None)
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What tiles of ``rows`` rows together fetch while they multiply: ``lines`` of what is multiplied with next.
+
+    ``line(number)``: an element of one, of the last where there are no more.
+    """
+
+    lines: int
+    rows: int
+    line: Callable[[LoopExpr], Load]
+
+    def by(self, row: LoopExpr | int, size: int, turns: int = 1) -> Callable[[LoopExpr], Sequence[Stmt]]:
+        """By turn of its reduction: the part of the tile that begins with ``row``; nothing where it is too much."""
+        first, part = as_index(row) * self.lines // self.rows, -(-size * self.lines // self.rows)
+        each = -(-part // turns) if turns else _MOST_FETCHED + 1
+        numbers = range(each if each <= _MOST_FETCHED else 0)
+        return lambda turn: [Prefetch(self.line(first + turn * each + u)) for u in numbers]
 
 
 def store_at(place: Load, value: LoopExpr) -> Stmt:

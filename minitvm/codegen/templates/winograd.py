@@ -9,7 +9,7 @@ from far.  Channels are the lanes of both transforms.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import cached_property, partial
+from functools import partial
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
     LINE_BYTES,
+    Ahead,
     Run,
     Step,
     TileKernel,
@@ -29,6 +30,7 @@ from minitvm.codegen.templates.tile import (
     store_at,
     tiles,
     unrolled,
+    written_out,
 )
 from minitvm.ir.decision import Exactness
 from minitvm.ir.loop import (
@@ -44,6 +46,7 @@ from minitvm.ir.loop import (
     const,
     intrin,
     loop,
+    minimum,
     nest,
     seq,
 )
@@ -58,6 +61,7 @@ _LEAST = 12  # tiles that a thread takes at a time, so that it reads the weights
 _NARROWEST = 6  # tiles of a band; more threads than that leaves are often more than there are cores
 _FEW = 4
 _MOST_BLOCKS = 4  # of weights that are read side by side: they lie multiples of 4 KB apart
+_NOT_HIDDEN = 0.3  # of the shorter of multiplying and of waiting for memory; measured
 _TRANSFORM = 6.0  # cycles for each of a tile's places, of both transforms on the average; measured
 
 
@@ -160,20 +164,29 @@ class Winograd(Template):
         places, blocks, count = self.extent**2, self.weight.shape[0], self._together(scheme, tile)
         depth = self.in_blocks * self.inner
         some = [Run(0, self.machine.threads, count)] if scheme == BANDS_INSIDE else runs(self.tiles, count)
-        products = sum(r.count * step_cycles(r.size, blocks, tile) for r in some)
+        products = places * depth * sum(r.count * step_cycles(r.size, blocks, tile) for r in some)
         vectors = self.tiles * (-(-depth // self.lanes) + blocks)
-        streamed = sum(r.count for r in some) * self.weight.nbytes if self.weight.nbytes > self.machine.l2_bytes else 0
         crossed = places * self.tiles * depth * np.dtype(self.accumulator).itemsize / LINE_BYTES * CROSSED
         far = scheme == CHANNELS_INSIDE and self.machine.threads > 1  # for whoever reads a line first
-        computed = max(places * depth * products, streamed / self._weights_rate) + _TRANSFORM * places * vectors
-        return computed + far * crossed
+        computed = self._with_weights(products, sum(r.count for r in some))
+        return computed + _TRANSFORM * places * vectors + far * crossed
 
-    @cached_property
-    def _weights_rate(self) -> float:
-        """Bytes of weights that come in a cycle, from the third-level cache; other ways to convolve are not asked for
-        theirs, which come from as far."""
-        rates, nearest = self.machine.rates(1), min(self.weight.nbytes, self.machine.l3_bytes)
-        return rates.level(nearest).rate / rates.clock
+    def _with_weights(self, products: float, times: int) -> float:
+        """Cycles of products whose weights are read so many times.  Of what comes from memory the shorter of both hides
+        only in part, and one thread brings what others read meanwhile."""
+        nbytes, rates, machine = self.weight.nbytes, self.machine.rates(1), self.machine
+        if not self._from_afar:
+            return products
+        each = nbytes / (rates.level(nbytes).rate / rates.clock)
+        if nbytes <= machine.l3_bytes:
+            return max(products, times * each)
+        fetched = -(-times // machine.threads) * each
+        return max(products, fetched) + _NOT_HIDDEN * min(products, fetched)
+
+    @property
+    def _from_afar(self) -> bool:
+        """Whether weights come from beyond the second-level cache."""
+        return self.weight.nbytes > self.machine.l2_bytes
 
     def _together(self, scheme: str, tile: Tile) -> int:
         """Tiles that weights are read for once."""
@@ -310,13 +323,31 @@ class Winograd(Template):
                 lambda b, lane, i, c: Load(self.weight, (block + b, p, q, i, c, lane)),
                 lambda t, b, lane, value: Store(sums, (place, row + t, b, lane), value),
             )
+            turns = self.inner // written_out(height * blocks)
+            fetch = self._ahead(place, block, blocks, count).by(row, height, self.in_blocks * turns)
 
             def channels(step: Step, i: LoopExpr) -> Stmt:
-                return in_steps(self.inner, height * blocks, lambda c: step(i, c))
+                return in_steps(
+                    self.inner, height * blocks, lambda c: step(i, c), behind=lambda q: fetch(i * turns + q)
+                )
 
             return kernel.nest(lambda step: loop(self.in_blocks, lambda i: channels(step, i), name="ci"))
 
         return seq(*(run.over(rows, name="row") for run in runs(count, size.rows)))
+
+    def _ahead(self, place: LoopExpr, block: LoopExpr, blocks: int, count: int) -> Ahead:
+        """The weights of some blocks for the next place, or of the next blocks for the first one."""
+        step = max(1, LINE_BYTES // np.dtype(self.weight.dtype).itemsize // self.lanes)
+        per_input, places = -(-self.inner // step), self.extent**2
+        lines, next_place, last = self.in_blocks * per_input, place + 1, self.weight.shape[0] - 1
+
+        def line(number: LoopExpr) -> Load:
+            there = minimum(block + number // lines + next_place // places * blocks, last)
+            p, q = next_place % places // self.extent, next_place % self.extent
+            i, c = number % lines // per_input, number % per_input * step
+            return Load(self.weight, (there, p, q, i, c, Const(0)))
+
+        return Ahead(lines * blocks if self._from_afar else 0, count, line)
 
     def _results(self, sums: Buffer, t: LoopExpr, tile: LoopExpr, block: LoopExpr, run: Run) -> Stmt:
         """One tile's results of a group of channels."""
