@@ -18,8 +18,8 @@ import tempfile
 import pytest
 from hypothesis import HealthCheck, settings
 
-from minitvm.config import MOST_THREADS
-from minitvm.runtime import instance, native
+from minitvm import config
+from minitvm.runtime import instance
 
 settings.register_profile("long", max_examples=1000, deadline=None)
 """``pytest --hypothesis-profile=long``: hours of generated calls of the operators, others each time."""
@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(autouse=True)
 def _teams_for_small_models(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(instance, "WORTH_A_TEAM", 0.0)
-    monkeypatch.setattr(native, "usable_cpus", lambda: MOST_THREADS)
+    monkeypatch.setattr(config, "usable_cpus", lambda: config.MOST_THREADS)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

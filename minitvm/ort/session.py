@@ -113,7 +113,8 @@ class InferenceSession:
         settings = self._settings = Settings.of(sess_options)
         self._options = copy.copy(sess_options) if isinstance(sess_options, SessionOptions) else sess_options
         self._asked = _asked(providers, provider_options, settings)
-        self._threads = config.resolve_threads(settings.threads if num_threads is None else num_threads)
+        asked = config.resolve_threads(settings.threads if num_threads is None else num_threads)
+        self._threads = min(asked, config.usable_cpus())  # kernels are scheduled for those that run
         library = _library_of(path_or_bytes)
         if library is not None:
             _refuse_if_loaded({"target": target, "shape_dict": shape_dict, "opt_level": opt_level}, settings)

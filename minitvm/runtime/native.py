@@ -20,7 +20,7 @@ from typing import Any
 
 import llvmlite.binding
 
-from minitvm.config import MOST_THREADS, allowed_cpus, usable_cpus
+from minitvm import config
 from minitvm.errors import LibraryError
 from minitvm.ir.arrays import aligned_empty
 from minitvm.runtime import cblas
@@ -177,11 +177,11 @@ class _Affinity:
     """
 
     def __init__(self) -> None:
-        self._allowed = self._own = allowed_cpus()
+        self._allowed = self._own = config.allowed_cpus()
 
     def avoid(self, cpu: int) -> bool:
         """Whether it will run elsewhere."""
-        now = allowed_cpus()
+        now = config.allowed_cpus()
         if now != self._own:
             self._allowed = now  # somebody else has set it
         wanted = self._allowed - {cpu} or self._allowed
@@ -189,7 +189,7 @@ class _Affinity:
             with suppress(OSError):  # a CPU that has been taken away: the next time
                 os.sched_setaffinity(0, wanted)
         self._own = wanted
-        return cpu not in allowed_cpus()
+        return cpu not in config.allowed_cpus()
 
 
 class Team:
@@ -256,7 +256,7 @@ def team(threads: int) -> Team:
     found = _teams.get(threads)
     if found is None:
         with _teams_lock:
-            size = min(threads, usable_cpus())
+            size = min(threads, config.usable_cpus())
             found = _teams.get(size) or _teams.setdefault(size, Team(size))
             _teams[threads] = found
     return found
@@ -265,7 +265,7 @@ def team(threads: int) -> Team:
 @contextmanager
 def whole_teams(*sizes: int) -> Iterator[None]:
     """Inside, teams of these sizes have as many threads, though fewer can run at once: for checks, not for speed."""
-    made = {threads: Team(threads) for threads in sizes if threads > usable_cpus()}
+    made = {threads: Team(threads) for threads in sizes if threads > config.usable_cpus()}
     with _teams_lock:
         before = {threads: _teams.pop(threads, None) for threads in made}
         _teams.update(made)
@@ -307,7 +307,7 @@ class NativeArtifact(Code):
     """The objects of an artefact, linked."""
 
     memory = Memory()
-    most_threads = MOST_THREADS
+    most_threads = config.MOST_THREADS
 
     def __init__(self, artifact: Artifact) -> None:
         kernels, native = workspace_slots(artifact.graph), segments(steps_of(artifact.graph))

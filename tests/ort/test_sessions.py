@@ -17,6 +17,7 @@ from onnx import parser
 
 import minitvm
 import minitvm as ort
+from minitvm import config
 from minitvm.ort.errors import BindingError, Fail, ProviderError
 
 PAGE = (pathlib.Path(__file__).parents[2] / "docs" / "from-onnxruntime.md").read_text(encoding="utf-8")
@@ -78,6 +79,14 @@ def test_levels_and_threads() -> None:
     options.intra_op_num_threads = 1
     assert made.get_session_options().intra_op_num_threads == 3
     assert "intra_op_num_threads=1" in repr(options)
+
+
+def test_sessions_have_no_more_threads_than_can_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its kernels are scheduled for those that do."""
+    monkeypatch.setattr(config, "usable_cpus", lambda: 2)
+    for asked in (1, 2, 64):
+        made = ort.InferenceSession(parser.parse_model(FIXED), num_threads=asked)
+        assert made.libraries[0].threads == min(asked, 2)
 
 
 def test_options_that_do_nothing_are_warned_of() -> None:

@@ -261,7 +261,7 @@ def test_a_container_with_the_time_of_fewer_cpus(
 
 
 def test_no_more_threads_than_can_run(code: NativeCode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "usable_cpus", lambda: 1)
+    monkeypatch.setattr(config, "usable_cpus", lambda: 1)
     monkeypatch.setattr(native, "_teams", {})
     assert team(64) is team(2) and team(64).threads == 1
     assert run(code, 64, 5, 3) == [309, 9, 9, 9, 9]
