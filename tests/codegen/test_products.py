@@ -204,6 +204,15 @@ def test_how_the_right_hand_side_is_read(
     assert "vectorized" in text
 
 
+@pytest.mark.parametrize(("depth", "scheme"), [(200, "in place"), (251, "packed")])
+def test_rows_of_the_left_hand_side_need_room_in_the_first_level_too(depth: int, scheme: str) -> None:
+    """128 bytes of each row of the right-hand side, and 6 rows of the other: 26 + 5 and 32 + 6 KB."""
+    call = call_op("nn.matmul", var("x", shape=(251, depth)), var("w", shape=(depth, 257)))
+    assert isinstance(call, Call) and isinstance(call.op, Op)
+    (template,) = TEMPLATES.find("llvm", call.op)
+    assert template(Problem.of(call), MachineModel(32, 16)).choice.scheme == scheme
+
+
 def test_a_processor_without_fused_multiply_adds_calls_no_library_for_them() -> None:
     cpu = cpu_of(Target.parse("llvm -mtriple=x86_64-unknown-linux-gnu -mcpu=x86-64"))
     machine = machine_model(cpu)

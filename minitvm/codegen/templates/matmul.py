@@ -253,7 +253,8 @@ def _crowding(product: Product, scheme: str, tile: Tile, machine: MachineModel) 
     apart = product.depth > (_PAGES if row >= _PAGE else machine.lines_kept(row))
     if apart or product.rows * min(row, touched) > machine.l1_bytes:
         return _CROWDED
-    return 1.0 if product.depth * touched <= machine.l1_bytes else _FROM_L2_IN_PLACE
+    beside = tile.rows * product.depth * np.dtype(product.left.dtype).itemsize
+    return 1.0 if product.depth * touched + beside <= machine.l1_bytes else _FROM_L2_IN_PLACE
 
 
 def _symbolic_choices(product: Product, machine: MachineModel) -> list[Choice]:
