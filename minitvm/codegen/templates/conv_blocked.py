@@ -18,7 +18,6 @@ from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.tile import (
     ENOUGH,
     ITEMS_PER_THREAD,
-    LINE_BYTES,
     READ_FROM_L2,
     Ahead,
     Run,
@@ -29,6 +28,7 @@ from minitvm.codegen.templates.tile import (
     cycles,
     divisor_at_most,
     in_steps,
+    rows_of_line,
     runs,
     step_cycles,
     store_at,
@@ -371,7 +371,7 @@ class BlockedConv(_Windows):
         """Lines of the next set's weights for block ``i`` of input channels."""
         if place.ahead is None:
             return ()
-        ahead, step = place.ahead, max(1, LINE_BYTES // np.dtype(self.weight.dtype).itemsize // self.lanes)
+        ahead, step = place.ahead, rows_of_line(self.weight.dtype, self.lanes)
         per_block = -(-self.weight.shape[4] // step)
         lines = per_block * place.run.size
 

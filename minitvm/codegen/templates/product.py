@@ -10,19 +10,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
-
 from minitvm.codegen.loops import enough, in_lanes, in_parallel, in_vectors, or_zero
 from minitvm.codegen.problem import Problem, Tile
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
-    LINE_BYTES,
     Ahead,
     Run,
     TileKernel,
     block_runs,
     each,
     in_steps,
+    rows_of_line,
     runs,
     store_at,
     unrolled,
@@ -336,7 +334,7 @@ class Gemm:
         product = self.product
         if not self.ahead:
             return lambda turn: ()
-        steps = max(1, LINE_BYTES // (np.dtype(product.dtype).itemsize * self.lanes))
+        steps = rows_of_line(product.dtype, self.lanes)
         lines = -(-product.depth // steps)
 
         def line(number: LoopExpr) -> Load:

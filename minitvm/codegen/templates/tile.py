@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
+import numpy as np
+
 from minitvm.codegen.loops import in_lanes, in_vectors
 from minitvm.codegen.problem import Choice, Tile
 from minitvm.ir.loop import (
@@ -308,6 +310,11 @@ def in_steps(
 
     main = loop(whole, turn, name="k") if whole else None
     return seq(main, unrolled(range(whole * out, extent), body) if rest else None)
+
+
+def rows_of_line(dtype: str, lanes: int) -> int:
+    """Rows of ``lanes`` elements that a cache line holds, at least one."""
+    return max(1, LINE_BYTES // (np.dtype(dtype).itemsize * lanes))
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from minitvm.codegen.templates.tile import (
     block_runs,
     in_one_loop,
     in_steps,
+    rows_of_line,
     runs,
     step_cycles,
     store_at,
@@ -337,7 +338,7 @@ class Winograd(Template):
 
     def _ahead(self, place: LoopExpr, block: LoopExpr, blocks: int, count: int) -> Ahead:
         """The weights of some blocks for the next place, or of the next blocks for the first one."""
-        step = max(1, LINE_BYTES // np.dtype(self.weight.dtype).itemsize // self.lanes)
+        step = rows_of_line(self.weight.dtype, self.lanes)
         per_input, places = -(-self.inner // step), self.extent**2
         lines, next_place, last = self.in_blocks * per_input, place + 1, self.weight.shape[0] - 1
 
