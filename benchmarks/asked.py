@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from statistics import median
+from typing import Any, NamedTuple
 
 OWN = "minitvm"
 NO_REASON_ABOVE = 1.2
@@ -12,8 +13,8 @@ NO_REASON_ABOVE = 1.2
 ALWAYS = ("resnet18", "unet_256", "mobilenet_v2", "bert_base_s128")
 """as do these."""
 
-Times = Mapping[str, Mapping[str, Mapping[str, float]]]
-"""By runtime: ``steady`` and ``burst``, each with ``median`` and ``best`` in ms."""
+Times = Mapping[str, Mapping[str, Mapping[str, Any]]]
+"""By runtime: ``steady`` and ``burst``, each with ``median``, ``best``, and medians of ``turns``, in ms."""
 
 
 class Asked(NamedTuple):
@@ -64,8 +65,17 @@ def explained(model: str, found: float) -> bool:
 
 def ratio(times: Times, kind: str = "steady", figure: str = "median", peer: str | None = None) -> float:
     """The time of a peer, or of the fastest, over ours; not a number where either is missing."""
-    peers = [t[kind][figure] for name, t in times.items() if name != OWN and peer in (None, name)]
-    return min(peers) / times[OWN][kind][figure] if peers and OWN in times else math.nan
+    peers = [t[kind] for name, t in times.items() if name != OWN and peer in (None, name)]
+    return min(over(found, times[OWN][kind], figure) for found in peers) if peers and OWN in times else math.nan
+
+
+def over(one: Mapping[str, Any], other: Mapping[str, Any], figure: str = "median") -> float:
+    """One's time over the other's.  By medians: that of the rounds' ratios, where both took their turns in each, so
+    that what slows the machine for some rounds slows both."""
+    turns = [found.get("turns", ()) for found in (one, other)]
+    if figure == "median" and turns[0] and len(turns[0]) == len(turns[1]):
+        return median(a / b for a, b in zip(*turns, strict=True))
+    return float(one[figure] / other[figure])
 
 
 def mean(ratios: Iterable[float]) -> float:

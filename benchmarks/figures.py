@@ -18,7 +18,7 @@ from rich.console import Console
 
 import minitvm
 from benchmarks import layers, worker
-from benchmarks.asked import AGAINST_ONE, OF_A_MODEL, OF_ALL, OF_LAYERS, OWN, Asked, ratio
+from benchmarks.asked import AGAINST_ONE, OF_A_MODEL, OF_ALL, OF_LAYERS, OWN, Asked, over, ratio
 from benchmarks.cases import EIGHTEEN, found, make
 from benchmarks.company import BUSY, SPINNING, measure_company
 from benchmarks.graph import Graph
@@ -104,7 +104,7 @@ def _threads(plan: Plan, say: Say) -> list[dict[str, float]]:
         for i in range(plan.processes):
             say(f"threads: process {i}")
             one, two = (run["times"][OWN] for run in run_job(job, {}, 600)["runs"])
-            ratios.append({kind: two[kind]["median"] / one[kind]["median"] for kind in one})
+            ratios.append({kind: over(two[kind], one[kind]) for kind in one})
     return ratios
 
 
@@ -186,8 +186,8 @@ def _least(names: Sequence[str]) -> Callable[[Found, str], float]:
 def _scaling(name: str) -> Callable[[Found, str], float]:
     def find(result: Found, target: str) -> float:
         both = [{model["name"]: times for model, times in measured(result, target, i)}.get(name) for i in (0, 1)]
-        one, two = (times[OWN]["steady"]["median"] if times else math.nan for times in both)
-        return one / two
+        one, two = (times[OWN]["steady"] if times else {"median": math.nan} for times in both)
+        return over(one, two)
 
     return find
 

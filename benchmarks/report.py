@@ -65,7 +65,7 @@ def _about(result: Result) -> Iterator[str]:
         yield f"at most, {threads}: {peak['gflops']:.0f} GFLOP/s, {rates}"
     yield (
         f"{result['seconds'] / 60:.1f} minutes; medians in ms, with half of the range between quartiles; "
-        "ratio: the fastest peer's time over ours"
+        "ratio: the fastest peer's time over ours, the median of the rounds'"
     )
     yield from (f"{target}: {how}" for target, how in result["kept"].items() if how)
 

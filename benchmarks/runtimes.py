@@ -62,12 +62,12 @@ def _torch(
 ) -> Callable[[Feeds], list[np.ndarray]]:
     """PyTorch, the model converted by onnx2torch."""
     torch: Any = importlib.import_module("torch")
-    torch.set_num_threads(threads)
     module = importlib.import_module("onnx2torch").convert(path).eval()
     module = torch.compile(module) if compiled else module
     names = _inputs(path)
 
     def run(feeds: Feeds) -> list[np.ndarray]:
+        _agree("torch", torch.set_num_threads, threads)
         with torch.inference_mode():
             found = module(*(torch.from_numpy(feeds[name]) for name in names))
         return [one.numpy() for one in (found if isinstance(found, (tuple, list)) else (found,))]
@@ -81,7 +81,7 @@ def _tvm(path: str, threads: int, target: str = "llvm") -> Callable[[Feeds], lis
     from minitvm.target import Target
 
     tvm: Any = importlib.import_module("tvm")
-    tvm.get_global_func("runtime.config_threadpool")(1, threads)
+    use_threads = partial(tvm.get_global_func("runtime.config_threadpool"), 1)
     module = importlib.import_module("tvm.relax.frontend.onnx").from_onnx(importlib.import_module("onnx").load(path))
     kind = {"kind": "llvm", "mcpu": cpu_of(Target.parse(target)).name, "num-cores": threads}
     made = tvm.compile(module, target=tvm.target.Target(kind))
@@ -89,10 +89,21 @@ def _tvm(path: str, threads: int, target: str = "llvm") -> Callable[[Feeds], lis
     names = _inputs(path)
 
     def run(feeds: Feeds) -> list[np.ndarray]:
+        _agree("tvm", use_threads, threads)
         found = machine["main"](*(tvm.runtime.tensor(np.array(feeds[name])) for name in names))
         return [one.numpy() for one in (found if isinstance(found, (tuple, list)) else (found,))]
 
     return run
+
+
+_AGREED: dict[str, int] = {}
+
+
+def _agree(runtime: str, use: Callable[[int], object], threads: int) -> None:
+    """Tell a runtime, which has one number of threads in a process, where it is to be another one."""
+    if _AGREED.get(runtime) != threads:
+        use(threads)
+        _AGREED[runtime] = threads
 
 
 def _inputs(path: str) -> list[str]:

@@ -1,14 +1,16 @@
-"""All runtimes take turns with one model, in a process of its own: times steady and in bursts, and errors."""
+"""All runtimes, with every number of threads, take turns with one model, in a process of its own: times steady and in
+bursts, and errors."""
 
 from __future__ import annotations
 
-import gc
+import itertools
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -30,9 +32,15 @@ LONG = 10
 """A runtime whose run takes more than this part of the time that a model has gets no turns: its first runs count."""
 
 
+Run = Callable[[], object]
+Who = tuple[int, str]
+"""Threads, and the runtime."""
+K = TypeVar("K", bound=Hashable)
+
+
 @dataclass(frozen=True)
 class Job:
-    """``seconds``: for all numbers of threads together, as far as rounds can be left out."""
+    """``seconds``: as far as rounds can be left out."""
 
     path: str
     threads: Sequence[int]
@@ -46,29 +54,15 @@ class Job:
 
 
 def work(job: Job) -> dict[str, Any]:
-    """``runs``: by threads and runtime; ``errors``: of one thread's outputs, or of what comes first; ``problems``."""
-    start = time.perf_counter()
+    """``runs``: by threads and runtime; ``errors``: of one thread's outputs, or of what comes first; ``problems``: why
+    a runtime is left out."""
+    until = time.perf_counter() + job.seconds
     feeds = worker.read_feeds(job.path)
-    found: dict[str, Any] = {"runs": [], "errors": {}, "problems": {}, "where": ""}
     right = worker.read_arrays(job.reference) if job.reference else None
-    for i, threads in enumerate(job.threads):
-        seconds = (job.seconds - (time.perf_counter() - start)) / (len(job.threads) - i)
-        times = _times(job, feeds, threads, seconds, found, right)
-        found["runs"].append({"threads": threads, "times": times})
-        gc.collect()
-    if job.threads[0] == 1 and OWN in found["runs"][0]["times"]:
-        found["where"] = _where(job, feeds)
-    return found
-
-
-def _times(
-    job: Job, feeds: Feeds, threads: int, seconds: float, found: dict[str, Any], right: Sequence[np.ndarray] | None
-) -> dict[str, Any]:
-    """What cannot run a model is left out, and says why in ``found``."""
-    start = time.perf_counter()
-    runs: dict[str, Callable[[], object]] = {}
-    times: dict[str, Any] = {}
-    for name in job.runtimes:
+    found: dict[str, Any] = {"errors": {}, "problems": {}, "where": ""}
+    runs: dict[Who, Run] = {}
+    times: dict[Who, Any] = {}
+    for threads, name in itertools.product(job.threads, job.runtimes):
         try:
             opened = OPENERS[name](job.path, threads, job.target)
             outputs, first = _first(opened, feeds, job.seconds / LONG)
@@ -78,10 +72,17 @@ def _times(
         if right is not None:
             found["errors"].setdefault(name, relative_error(outputs, right))
         if first > job.seconds / LONG:
-            times[name] = {kind: statistics(BenchmarkResult([first])) for kind in ("steady", "burst")}
+            times[threads, name] = {kind: statistics(BenchmarkResult([first])) for kind in ("steady", "burst")}
         else:
-            runs[name] = lambda opened=opened: opened(feeds)  # type: ignore[misc]
-    return times | take_turns(runs, job.rounds, start + seconds, job.pause)
+            runs[threads, name] = partial(opened, feeds)
+    times |= take_turns(runs, job.rounds, until, job.pause)
+    found["runs"] = [
+        {"threads": n, "times": {name: times[n, name] for name in job.runtimes if (n, name) in times}}
+        for n in job.threads
+    ]
+    if times.get((1, OWN)) is not None:
+        found["where"] = _where(job, feeds)
+    return found
 
 
 def _first(run: Callable[[Feeds], list[np.ndarray]], feeds: Feeds, most: float) -> tuple[list[np.ndarray], float]:
@@ -94,25 +95,29 @@ def _first(run: Callable[[Feeds], list[np.ndarray]], feeds: Feeds, most: float) 
 
 
 def take_turns(
-    runs: Mapping[str, Callable[[], object]], rounds: int, until: float, pause: float = PAUSE
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Statistics ``steady`` and of the ``burst`` by runtime; each round begins with another one.
+    runs: Mapping[K, Run], rounds: int, until: float, pause: float = PAUSE
+) -> dict[K, dict[str, dict[str, Any]]]:
+    """Statistics ``steady`` and of the ``burst`` of each, with the medians of its ``turns`` in ms; each round begins
+    with another one.
 
     Ends after ``rounds``, or when the clock says ``until`` (at least :data:`LEAST_ROUNDS` are taken).
     """
-    seconds: dict[str, dict[str, list[float]]] = {name: {"steady": [], "burst": []} for name in runs}
+    taken: dict[K, list[tuple[list[float], list[float]]]] = {who: [] for who in runs}
     order = list(runs)
     for number in range(rounds):
         if number >= min(rounds, LEAST_ROUNDS) and time.perf_counter() > until:
             break
-        for name in order[number % len(order) :] + order[: number % len(order)] if order else ():
-            burst, steady = turn(runs[name], pause)
-            seconds[name]["burst"] += burst
-            seconds[name]["steady"] += steady
+        for who in order[number % len(order) :] + order[: number % len(order)] if order else ():
+            taken[who].append(turn(runs[who], pause))
     return {
-        name: {kind: statistics(BenchmarkResult(found)) for kind, found in kinds.items()}
-        for name, kinds in seconds.items()
+        who: {kind: _of_turns(found) for kind, found in zip(("burst", "steady"), zip(*turns, strict=True), strict=True)}
+        for who, turns in taken.items()
     }
+
+
+def _of_turns(turns: Sequence[Sequence[float]]) -> dict[str, Any]:
+    medians = [1e3 * float(np.median(seconds)) for seconds in turns]
+    return {**statistics(BenchmarkResult([*itertools.chain(*turns)])), "turns": medians}
 
 
 def turn(run: Callable[[], object], pause: float = PAUSE) -> tuple[list[float], list[float]]:

@@ -71,7 +71,8 @@ def test_a_result_has_every_figure_that_the_page_explains(result: dict[str, Any]
     here = found["targets"]["llvm"]
     assert [run["threads"] for run in here["runs"]] == [1, 2]
     assert set(here["runs"][0]["times"]["minitvm"]) == {"steady", "burst"}
-    assert set(here["runs"][0]["times"]["minitvm"]["burst"]) == {"median", "best", "low", "high", "runs", "spread"}
+    figures = {"median", "best", "low", "high", "runs", "spread", "turns"}
+    assert set(here["runs"][0]["times"]["minitvm"]["burst"]) == figures
     assert found["reference"] == "float64" and 0 < here["errors"]["minitvm"] < 1e-5
     assert result["peaks"][1] == {"threads": 2, "gflops": 100.0, "memory_gbs": 10.0, "l2_gbs": 50.0}
     assert json.loads(json.dumps(result))["models"] == result["models"]
@@ -134,6 +135,37 @@ def test_a_model_is_held_against_the_peer_that_is_named() -> None:
     assert asked.explained("resnet18", 9.0) and asked.explained("vgg16", 1.6) and asked.explained("other", 1.1)
     assert not asked.explained("vgg16", 1.8) and not asked.explained("other", 1.3)
     assert [asked.Asked(1.0, 2.0).met(r) for r in (0.9, 1.0, 2.0)] == ["short", "", "aim"]
+
+
+def test_a_ratio_is_that_of_the_rounds_where_both_took_their_turns() -> None:
+    """The machine is slow in the second round, and then while ours runs: by medians alone ours would be slower."""
+    ours = {"median": 2.0, "best": 1.0, "turns": [1.0, 2.0, 2.0]}
+    peer = {"median": 1.5, "best": 1.5, "turns": [1.5, 3.0, 1.5]}
+    assert asked.over(peer, ours) == 1.5 == asked.over(peer, ours, "best")
+    assert asked.over({**peer, "turns": [1.5]}, ours) == 0.75
+    assert asked.ratio({"minitvm": {"steady": ours}, "openvino": {"steady": peer}}) == 1.5
+
+
+def test_threads_take_turns_too(model: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[int] = []
+
+    def opened(path: str, threads: int, target: str) -> Any:
+        return lambda feeds: order.append(threads) or [np.zeros(1)]
+
+    monkeypatch.setitem(runtimes.OPENERS, "minitvm", opened)
+    monkeypatch.setattr(turns, "turn", lambda run, pause: (run(), ([1.0], [2.0]))[1])
+    worker.save_feeds(model, scale.mlp_feeds())
+    found = turns.work(turns.Job(str(model), (1, 2), "llvm", ["minitvm"], 3, 1.0, pause=0))
+    assert order == [1, 2, *(1, 2), *(2, 1), *(1, 2)]
+    assert [run["times"]["minitvm"]["steady"]["turns"] for run in found["runs"]] == [[2000.0] * 3] * 2
+
+
+def test_a_runtime_with_one_number_of_threads_is_told_where_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtimes, "_AGREED", {})
+    told: list[int] = []
+    for threads in (1, 1, 2, 2, 1):
+        runtimes._agree("torch", told.append, threads)
+    assert told == [1, 2, 1]
 
 
 def test_no_time_is_no_measurement(model: pathlib.Path) -> None:
