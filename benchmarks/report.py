@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pathlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -18,8 +19,13 @@ Result = Mapping[str, Any]
 """What ``benchmark.json`` holds."""
 
 
+_NUMBERS = re.compile(r"\[\n[\s\d.,e+-]+\]")
+
+
 def write_json(result: Result, path: pathlib.Path) -> None:
-    path.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    """Indented, lists of numbers in a line each."""
+    text = _NUMBERS.sub(lambda found: " ".join(found.group().split()), json.dumps(result, indent=1))
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def machine_line(result: Result) -> str:

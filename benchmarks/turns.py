@@ -116,7 +116,7 @@ def take_turns(
 
 
 def _of_turns(turns: Sequence[Sequence[float]]) -> dict[str, Any]:
-    medians = [1e3 * float(np.median(seconds)) for seconds in turns]
+    medians = [float(f"{1e3 * np.median(seconds):.5g}") for seconds in turns]
     return {**statistics(BenchmarkResult([*itertools.chain(*turns)])), "turns": medians}
 
 

@@ -127,6 +127,13 @@ def test_what_is_left_out_says_why() -> None:
     assert lines[-2:] == ["tvm: not installed: tvm", "resnet18, llvm: openvino: RuntimeError: no such operator"]
 
 
+def test_lists_of_numbers_are_a_line(tmp_path: pathlib.Path) -> None:
+    result = {"turns": [1.5, 2e-05, -3], "text": "a [0, 2,  1] b", "names": ["a", "b"], "none": []}
+    report.write_json(result, tmp_path / "a.json")
+    text = (tmp_path / "a.json").read_text(encoding="utf-8")
+    assert ' "turns": [ 1.5, 2e-05, -3 ],\n' in text and json.loads(text) == result
+
+
 def test_a_model_is_held_against_the_peer_that_is_named() -> None:
     times = of_peer(0.003)["models"][0]["targets"]["llvm"]["runs"][0]["times"]
     assert asked.ratio(times) == 1.5 and asked.ratio(times, peer="openvino") == 3.0
