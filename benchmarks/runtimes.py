@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -80,6 +81,7 @@ def _tvm(path: str, threads: int, target: str = "llvm") -> Callable[[Feeds], lis
     from minitvm.codegen.llvm.compile import cpu_of
     from minitvm.target import Target
 
+    os.environ["TVM_BIND_THREADS"] = "0"  # else it leaves the process one CPU, and whoever is opened later
     tvm: Any = importlib.import_module("tvm")
     use_threads = partial(tvm.get_global_func("runtime.config_threadpool"), 1)
     module = importlib.import_module("tvm.relax.frontend.onnx").from_onnx(importlib.import_module("onnx").load(path))
