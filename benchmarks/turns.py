@@ -80,7 +80,7 @@ def work(job: Job) -> dict[str, Any]:
         {"threads": n, "times": {name: times[n, name] for name in job.runtimes if (n, name) in times}}
         for n in job.threads
     ]
-    if times.get((1, OWN)) is not None:
+    if (1, OWN) in times:
         found["where"] = _where(job, feeds)
     return found
 
