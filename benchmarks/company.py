@@ -21,6 +21,7 @@ from benchmarks import worker
 from benchmarks.asked import OWN
 from benchmarks.cases import make
 from benchmarks.runtimes import OPENERS
+from minitvm.runtime.timing import in_rotation
 
 BUSY, SPINNING = "busy neighbour", "after onnxruntime"
 SITUATIONS = (BUSY, SPINNING)
@@ -49,10 +50,9 @@ def work(job: Job) -> dict[str, float]:
     for run in (before, *runs.values()):
         run()
     found: dict[int, list[float]] = {threads: [] for threads in runs}
-    order = list(runs)
     with _neighbour() if job.situation == BUSY else _nobody():
         for number in range(job.turns):
-            for threads in order[number % len(order) :] + order[: number % len(order)]:
+            for threads in in_rotation(runs, number):
                 found[threads].append(_turn(before, runs[threads], job.seconds))
     return {str(threads): 1e3 * float(np.median(means)) for threads, means in found.items()}
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from minitvm.runtime.timing import BenchmarkResult
 
 Feeds = Mapping[str, np.ndarray]
-Run = Callable[[], list[np.ndarray]]
 Opener = Callable[..., Callable[[Feeds], list[np.ndarray]]]
 """(path of a model, threads, target="llvm") -> a function of the inputs."""
 

@@ -18,7 +18,7 @@ from benchmarks import worker
 from benchmarks.asked import OWN
 from benchmarks.runtimes import OPENERS, Feeds, relative_error, statistics
 from minitvm.errors import MiniTVMError
-from minitvm.runtime.timing import BenchmarkResult, timed
+from minitvm.runtime.timing import BenchmarkResult, Run, in_rotation, timed
 
 PAUSE = 0.12
 """Seconds of sleep before a turn: a service that gets a request now and then; and other runtimes' worker threads, which
@@ -31,8 +31,6 @@ LEAST_ROUNDS = 3
 LONG = 10
 """A runtime whose run takes more than this part of the time that a model has gets no turns: its first runs count."""
 
-
-Run = Callable[[], object]
 Who = tuple[int, str]
 """Threads, and the runtime."""
 K = TypeVar("K", bound=Hashable)
@@ -103,11 +101,10 @@ def take_turns(
     Ends after ``rounds``, or when the clock says ``until`` (at least :data:`LEAST_ROUNDS` are taken).
     """
     taken: dict[K, list[tuple[list[float], list[float]]]] = {who: [] for who in runs}
-    order = list(runs)
     for number in range(rounds):
         if number >= min(rounds, LEAST_ROUNDS) and time.perf_counter() > until:
             break
-        for who in order[number % len(order) :] + order[: number % len(order)] if order else ():
+        for who in in_rotation(runs, number):
             taken[who].append(turn(runs[who], pause))
     return {
         who: {kind: _of_turns(found) for kind, found in zip(("burst", "steady"), zip(*turns, strict=True), strict=True)}
@@ -120,7 +117,7 @@ def _of_turns(turns: Sequence[Sequence[float]]) -> dict[str, Any]:
     return {**statistics(BenchmarkResult([*itertools.chain(*turns)])), "turns": medians}
 
 
-def turn(run: Callable[[], object], pause: float = PAUSE) -> tuple[list[float], list[float]]:
+def turn(run: Run, pause: float = PAUSE) -> tuple[list[float], list[float]]:
     """Seconds of the runs right after a pause, and of those that find everything awake."""
     time.sleep(pause)
     start = begun = time.perf_counter()

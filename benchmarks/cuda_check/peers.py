@@ -14,6 +14,7 @@ from onnx import numpy_helper
 from benchmarks.cuda_check.networks import CONFIG, FLOAT16, FLOAT32, TF32, model_of, network, sample, stored
 from minitvm import GraphModule, Library, compile, cuda
 from minitvm.passes.manager import PassContext
+from minitvm.runtime.timing import in_rotation
 
 OWN = "minitvm"
 
@@ -191,11 +192,9 @@ def taken_in_turns(
 ) -> Iterator[tuple[str, list[float]]]:
     """Names and times: every round each runner for so many seconds, the order changed; a turn's first run is not
     counted."""
-    order = list(runners)
     runs = {name: _runs(runner.times, seconds, least) for name, runner in runners.items()}
     for turn in range(rounds):
-        at = turn % len(order)
-        for name in order[at:] + order[:at]:
+        for name in in_rotation(runners, turn):
             yield name, runners[name].times(runs[name] + 1)[1:]
 
 

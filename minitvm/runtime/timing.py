@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +20,7 @@ SECONDS_OF_A_TURN = 0.04
 MOST_RUNS_OF_A_TURN = 20
 
 Run = Callable[[], object]
+K = TypeVar("K")
 
 
 def timed(run: Run, runs: int = 1) -> list[float]:
@@ -108,6 +110,13 @@ def _mean(run: Run, number: int, least: float, wait: Run) -> float:
 # --- several ------------------------------------------------------------------------------------------------------
 
 
+def in_rotation(names: Iterable[K], number: int) -> list[K]:
+    """All of them in the order of a round: each begins with another one."""
+    order = [*names]
+    first = number % max(1, len(order))
+    return order[first:] + order[:first]
+
+
 def side_by_side(
     runs: Mapping[str, Run],
     rounds: int,
@@ -122,10 +131,9 @@ def side_by_side(
     and ``most`` runs at most.
     """
     seconds: dict[str, list[float]] = {name: [] for name in runs}
-    order = list(runs)
     repeats = {name: _repeats(run, most, turn) for name, run in runs.items()}
     for number in range(rounds):
-        for name in order[number % len(order) :] + order[: number % len(order)]:
+        for name in in_rotation(runs, number):
             time.sleep(pause)
             seconds[name] += timed(runs[name], repeats[name] + 1)[1:]
         if on_round is not None:
