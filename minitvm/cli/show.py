@@ -20,6 +20,7 @@ from minitvm.driver import BuildReport, KernelReport, PassStep
 from minitvm.frontend import describe_onnx, supported_operators
 from minitvm.lab.differences import difference
 from minitvm.models import why_specialised
+from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.graph import CpuTag
 from minitvm.runtime.library import load
 from minitvm.target import Target
@@ -146,7 +147,8 @@ def info(model: Path | None) -> None:
 def _installation() -> list[tuple[str, str]]:
     backend = backend_of(Target.parse("llvm"), config.resolve_threads(None))
     cpu, machine = backend.made_for, backend.machine
-    cache = config.cache_dir()
+    cache = KernelCache(config.cache_dir())
+    unused = f" (not used: {cache.refusal})" if cache.refusal else ""
     packages = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("numpy", "llvmlite", "onnx"))
     variables = [(v.name, f"{config.read(v.name) or '(empty)'}: {v.meaning}") for v in config.VARIABLES.values()]
     return [
@@ -156,7 +158,7 @@ def _installation() -> list[tuple[str, str]]:
         ("vectors", f"{machine.vector_registers} registers of {machine.vector_bytes} bytes"),
         ("caches", _caches(cpu)),
         ("threads", str(machine.threads)),
-        ("kernel cache", str(cache) if cache else "off"),
+        ("kernel cache", f"{cache.folder}{unused}" if cache.folder else "off"),
         ("ONNX operators", str(len(supported_operators()))),
         *variables,
     ]

@@ -19,7 +19,8 @@ def rates_of(backend: Backend) -> Rates:
     Whatever else ran meanwhile can only have lowered a figure.
     """
     cache, found = KernelCache(config.cache_dir()), backend.measured()
-    key = cache_key("rates", str(backend.version), backend.machine.name, str(found.threads))
+    names = (*vars(found), *(level.name for level in found.levels))  # what another minitvm keeps is not read
+    key = cache_key("rates", str(backend.version), backend.machine.name, str(found.threads), *names)
     kept = cache.get(key)
     if kept is not None:
         form = json.loads(kept)

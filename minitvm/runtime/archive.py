@@ -74,11 +74,13 @@ def write(artifact: Artifact, path: Path, key: PrivateKey | None = None) -> None
         ) from error
 
 
-def write_atomically(path: Path, write_to: Callable[[BinaryIO], object]) -> None:
-    """The path holds the old file or the whole new one; nothing is left behind, after Ctrl-C neither."""
+def write_atomically(path: Path, write_to: Callable[[BinaryIO], object], mode: int = 0o666) -> None:
+    """The path holds the old file or the whole new one, of that mode but for the umask; nothing is left behind, after
+    Ctrl-C neither.  What lies at the name that is written to first, such as a link, is not written through."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
             write_to(file)
         temporary.replace(path)
     except BaseException:

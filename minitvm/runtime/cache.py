@@ -1,19 +1,27 @@
 """Compiled objects, and what was measured for them, kept on disk between runs.
 
-A file is the SHA-256 of its contents and the contents, named by the key.  Writes are atomic (a rename), so several
-processes may share the folder.  An entry that does not match its hash is dropped and compiled again.  A folder that
-cannot be written costs one warning, never an error.
+A file is named by its key, and is the SHA-256 of key and contents, and the contents.  Writes are atomic (a rename), so
+several processes may share the folder.  An entry that does not match its hash, or is none that this user wrote, is
+dropped and compiled again.  A folder that cannot be written, or that others can write to, costs one warning, never an
+error.
+
+Code from here runs in this process: whoever can write to the folder is trusted with as much, and only this user is, and
+root.
 """
 
 import contextlib
+import functools
 import hashlib
 import os
+import stat
 import warnings
 from pathlib import Path
 
 from minitvm.runtime.archive import write_atomically
 
 LIMIT_BYTES = 1 << 30
+MOST_BYTES = LIMIT_BYTES // 16
+"""Of an entry: what is larger is not kept, and not read."""
 _HASH_BYTES = 32
 _FOLDERS = 256
 """By the first two digits of the keys."""
@@ -43,13 +51,23 @@ class KernelCache:
         self.written: str | None = None
         """The folder of the newest entry."""
 
+    @functools.cached_property
+    def refusal(self) -> str | None:
+        """Why the folder is not used, though there is one."""
+        return None if self.folder is None else _why_not_trusted(self.folder)
+
     def _path(self, key: str) -> Path:
         assert self.folder is not None
         return self.folder / "objects" / key[:2] / f"{key}.bin"
 
+    def _is_usable(self) -> bool:
+        if self.refusal is not None:
+            self._warn(f"is not used: {self.refusal}", "Give it to this user alone, or set", "folder of this user's")
+        return self.folder is not None and self.refusal is None
+
     def get(self, key: str) -> bytes | None:
         """What was put under ``key``, or ``None``."""
-        found = self._read(key) if self.folder is not None else None
+        found = self._read(key) if self._is_usable() else None
         self.hits += found is not None
         self.misses += found is None
         return found
@@ -57,34 +75,37 @@ class KernelCache:
     def _read(self, key: str) -> bytes | None:
         path = self._path(key)
         try:
-            stored = path.read_bytes()
+            stored = _contents(path)
         except OSError:  # not there, or not readable: compile
             return None
         data = stored[_HASH_BYTES:]
-        is_whole = hashlib.sha256(data).digest() == stored[:_HASH_BYTES]
+        is_whole = _digest(key, data) == stored[:_HASH_BYTES]
         with contextlib.suppress(OSError):  # least recently used entries are the ones with the oldest time
             os.utime(path) if is_whole else path.unlink()
         return data if is_whole else None
 
     def put(self, key: str, data: bytes) -> None:
         """Keep ``data`` under ``key``."""
-        if self.folder is None:
+        if not self._is_usable() or len(data) > MOST_BYTES - _HASH_BYTES:
             return
+        assert self.folder is not None
         path = self._path(key)
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, lambda file: file.write(hashlib.sha256(data).digest() + data))
+            if not self.folder.exists():
+                self.folder.mkdir(0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(0o700, parents=True, exist_ok=True)
+            write_atomically(path, lambda file: file.write(_digest(key, data) + data), 0o600)
             self.written = path.parent.name
         except OSError as error:
-            self._warn(error)
+            self._warn(f"cannot be written ({error.strerror})", "Set", "writable folder")
 
-    def _warn(self, error: OSError) -> None:
+    def _warn(self, why: str, remedy: str, folder: str) -> None:
         if str(self.folder) in _warned:
             return
         _warned.add(str(self.folder))
         warnings.warn(
-            f"the kernel cache {self.folder} cannot be written ({error.strerror}); kernels are compiled each time. "
-            "Set MINITVM_CACHE_DIR to a writable folder, or to nothing to turn the cache off.",
+            f"the kernel cache {self.folder} {why}; kernels are compiled each time. "
+            f"{remedy} MINITVM_CACHE_DIR to a {folder}, or to nothing to turn the cache off.",
             CacheWarning,
             stacklevel=4,
         )
@@ -102,7 +123,7 @@ class KernelCache:
 
     def trim(self) -> None:
         """Delete the least recently used entries until the folder is within its limit."""
-        if self.folder is None:
+        if not self._is_usable():
             return
         entries = sorted(self._entries())
         total = sum(size for _, size, _ in entries)
@@ -121,3 +142,55 @@ class KernelCache:
                 status = path.stat()
                 found.append((status.st_mtime, status.st_size, path))
         return found
+
+
+def _digest(key: str, data: bytes) -> bytes:
+    """Of an entry with its key: one in another's place is none."""
+    return hashlib.sha256(f"{key}:".encode() + data).digest()
+
+
+_PLAIN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Opening waits for nobody at a pipe's other end, and follows no link."""
+
+
+def _contents(path: Path) -> bytes:
+    """The bytes of an entry; none of what is no ordinary file of this user's, or is larger than any entry.
+
+    ``OSError`` where nothing can be read."""
+    if not stat.S_ISREG(path.lstat().st_mode):  # to open a device may be to do something
+        return b""
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _PLAIN)) as opened:
+        status = os.fstat(opened.fileno())
+        is_entry = stat.S_ISREG(status.st_mode) and status.st_size <= MOST_BYTES and _why_others(status) is None
+        return opened.read(MOST_BYTES) if is_entry else b""
+
+
+# --- who can write there ----------------------------------------------------------------------------------------------
+
+
+def _why_not_trusted(folder: Path) -> str | None:
+    """Why others decide what lies in the folder: it is another user's, or others can write to it, or anybody can put
+    another one in its place.  ``None`` where nobody does, it is not there, or the system knows no users."""
+    for end in (folder, Path(os.path.realpath(folder))):
+        for path, why_not in ((end, _why_others), *((parent, _why_anybody) for parent in end.absolute().parents)):
+            with contextlib.suppress(OSError):  # not there: made when it is needed, for this user alone
+                why = why_not(path.lstat())
+                if why is not None:
+                    return f"{'it' if path == folder else path} {why}"
+    return None
+
+
+def _why_others(status: os.stat_result) -> str | None:
+    if not hasattr(os, "geteuid"):
+        return None
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"belongs to another user (number {status.st_uid})"
+    if status.st_mode & 0o022 and not stat.S_ISLNK(status.st_mode):
+        return f"can be written to by others (mode {stat.S_IMODE(status.st_mode):o})"
+    return None
+
+
+def _why_anybody(status: os.stat_result) -> str | None:
+    """Folders such as ``/tmp`` are everybody's, too, but with the bit that lets only owners rename."""
+    is_open = status.st_mode & 0o002 and not status.st_mode & stat.S_ISVTX and stat.S_ISDIR(status.st_mode)
+    return f"can be written to by anybody (mode {stat.S_IMODE(status.st_mode):o})" if is_open else None

@@ -33,7 +33,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class _Mallinfo(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks used".split()]
+    _names = ("arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "used")
+    _fields_ = [(name, ctypes.c_size_t) for name in _names]
 
 
 def _held() -> int:

@@ -312,7 +312,8 @@ class Dnn(Handle):
     def _kept(self, what: Convolution, descriptors: Sequence[ctypes.c_void_p]) -> Algorithm:
         """Measured once for a shape, a kind of GPU and a version: what was found lies beside the kernels on disk."""
         cache, version = KernelCache(cache_dir()), str(version_of(self.name, self.library))
-        key = cache_key("algorithm", self.gpu.name, self.gpu.arch, version, call_bytes(what).decode())
+        names = Algorithm._fields  # what another minitvm keeps is not read
+        key = cache_key("algorithm", self.gpu.name, self.gpu.arch, version, call_bytes(what).decode(), *names)
         stored = cache.get(key)
         if stored is not None:
             return Algorithm(*json.loads(stored))
