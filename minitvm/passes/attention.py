@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined, decide, name_of
-from minitvm.ir.dims import Dim, divide
+from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Call, Expr, Function, Module, span_scope
 from minitvm.ir.ops.elemwise import Add, CastTo, Divide, Multiply, Where
 from minitvm.ir.ops.nn_attention import Attention
@@ -210,7 +210,7 @@ def _checked(chain: _Chain) -> _Chain | Declined:
         return Declined("its queries, keys and values are of several dtypes")
     batch, length, places = inner.shape
     heads = chain.heads or (*_apart(inner.args[0]), length, places)
-    if heads[2:] != (length, places) or divide(batch, heads[0]) != heads[1]:
+    if heads[2:] != (length, places) or heads[0] * heads[1] != batch:
         return Declined(f"its heads are {shape_text(heads)} where its scores are {inner.tensor_type}")
     chain.heads = heads
     return chain
