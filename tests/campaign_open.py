@@ -16,7 +16,7 @@ from collections import Counter
 
 from tests import guarded, open_graphs
 from tests.fuzz.case import Case
-from tests.fuzz.judge import Judge, Outcome, Verdict
+from tests.fuzz.judge import Judge, Outcome
 from tests.fuzz.worker import Worker
 
 ROWS = ("crash", "exception", "difference", "hang", "refusal")

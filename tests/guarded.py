@@ -138,4 +138,3 @@ def perform(task: subject.Task) -> list[Any]:
     feeds: list[Arrays] = [{n: a if a.dtype.hasobject else read_only(a) for n, a in f.items()} for f in task.feeds]
     with guarded():
         return subject.perform(replace(task, feeds=feeds))
-

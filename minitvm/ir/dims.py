@@ -281,6 +281,21 @@ def _count_on(a: Dim, b: Dim) -> None:
         found.add((a, b))
 
 
+def falls_short(a: Dim, b: Dim) -> bool:
+    """Whether a < b whatever the symbols stand for; who asks counts on a >= b where that is not seen."""
+    if not is_anonymous(a) and not is_anonymous(b):  # who has those is a host call, which looks itself
+        _count_on(smaller(a, b), b)
+    return always_less(a, b)
+
+
+def lacks(extent: Dim, wanted: Dim) -> bool:
+    """Whether there is nothing where ``wanted`` elements are read, one at least; who asks counts on that there is
+    something where that is not seen.  Kernels read where they are told to, and of nothing that is others' memory."""
+    if not is_anonymous(extent) and not is_anonymous(wanted):
+        _count_on(smaller(extent, 1), smaller(larger(extent, wanted), 1))
+    return extent == 0 and always_less(0, wanted)
+
+
 def smaller(a: Dim, b: Dim) -> Dim:
     """min(a, b)."""
     return _extreme("min", a, b)

@@ -13,10 +13,11 @@ from functools import reduce
 import numpy as np
 
 from minitvm.frontend.onnx.matmul import matmul
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, scalar
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.expr import Constant, Expr
+from minitvm.ir.ops._shape import shapes_differ
 from minitvm.ir.ops.image import COORDINATES, cubic, line_of, meant
 
 LARGEST_AXIS, LARGEST_MATRIX = 1 << 24, 1 << 26
@@ -288,7 +289,7 @@ def affine_grid(node: OnnxNode) -> Expr:
     theta, size = node[0], [int(s) for s in node.constant(1, "size").reshape(-1)]
     batch, spatial = size[0], size[2:]
     expected = (batch, len(spatial), len(spatial) + 1)
-    if rank(theta) != 3 or len(spatial) not in (2, 3) or dims(theta) != expected:
+    if len(spatial) not in (2, 3) or shapes_differ(theta.shape, expected):
         raise node.misfit(f"theta is {theta.tensor_type}; size {size} takes {expected}")
     if np.prod(spatial, dtype=float) > LARGEST_GRID:
         raise node.fail(f"size {size} has more than {LARGEST_GRID} pixels")

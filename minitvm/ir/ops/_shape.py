@@ -13,10 +13,10 @@ from minitvm.errors import TypeInferenceError
 from minitvm.ir.dims import (
     Dim,
     Undecided,
-    always_less,
     broadcast_dims,
     ceil_divide,
     differ,
+    falls_short,
     larger,
     smaller,
     truncating_divide,
@@ -353,7 +353,7 @@ def dilated(kernel: int, dilation: int) -> int:
 def window_extent(op: Op, axis: str, extent: Dim, window: Window) -> Dim:
     """How many windows fit."""
     room = window.room(extent)
-    if always_less(room, 0):
+    if falls_short(room, 0):
         raise window.too_wide(op, axis, extent)
     return room // window.stride + 1
 
@@ -366,7 +366,7 @@ def pool_extent(op: Op, axis: str, extent: Dim, window: Window, ceil_mode: bool)
     window: ONNX Runtime divides towards zero.
     """
     room, stride = window.room(extent), window.stride
-    if always_less(room, 1 - 2 * stride):
+    if falls_short(room, 1 - 2 * stride):
         raise window.too_wide(op, axis, extent)
     if not ceil_mode:
         return truncating_divide(room, stride) + 1

@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import Dim, Undecided
+from minitvm.ir.dims import Dim, Undecided, lacks, product
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op, compute, sum_over
@@ -124,9 +124,9 @@ class Resize2d(Op, name="image.resize2d", fusion=Fusion.INJECTIVE, takes_stored=
             raise self.reject(f"method={self.method!r} takes floats, not {data}", hint="cast the input")
         shape: list[Dim] = list(data.shape)
         for axis, size in zip("HW", self.size, strict=True):
-            if shape[layout.index(axis)] == 0:
-                raise self.reject(f"the input has no pixels: {data}")
             shape[layout.index(axis)] = size
+        if lacks(product(data.shape[layout.index(axis)] for axis in "HW"), product(shape)):
+            raise self.reject(f"the input has no pixels: {data}")
         return data.with_shape(tuple(shape))
 
     def _check(self) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from minitvm.ir.dims import Dim, Undecided, always_less, anonymous, differ, larger, product
+from minitvm.ir.dims import Dim, Undecided, anonymous, differ, falls_short, lacks, larger, product
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, Stmt, as_index, binary, maximum, minimum, nest, select, seq, store
 from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op, compute
@@ -36,7 +36,7 @@ def _within(position: np.ndarray, extent: int) -> np.ndarray:
 
 
 def _require_elements(op: Op, data: TensorType, indices: TensorType, extents: Shape) -> None:
-    if 0 in extents and always_less(0, product(indices.shape)):
+    if lacks(product(extents), product(indices.shape)):
         raise op.reject(f"there is no element to take from {data}")
 
 
@@ -112,7 +112,7 @@ def _check_elements(op: Op, data: TensorType, indices: TensorType, axis: int) ->
     if indices.rank != data.rank:
         raise op.reject(f"ranks differ: data {data} and indices {indices}")
     for d, (n, have) in enumerate(zip(indices.shape, data.shape, strict=True)):
-        if d != axis and always_less(have, n):
+        if d != axis and falls_short(have, n):
             raise op.reject(f"dimension {d} of indices {indices} is larger than that of data {data}")
     _require_elements(op, data, indices, (data.shape[axis],))
 

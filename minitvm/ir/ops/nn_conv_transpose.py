@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.ir.dims import Dim, always_less
+from minitvm.ir.dims import Dim, falls_short
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, select
 from minitvm.ir.op import compute, define, sum_over
@@ -53,7 +53,7 @@ class ConvTranspose(FilterBank):
         d = self.spatial.index(axis)
         full = (extent - 1) * self.strides[d] + dilated(taps, self.dilation[d]) + self.output_padding[d]
         found = full - sum(pads_of(self.padding)[d])
-        if always_less(found, 1):
+        if falls_short(found, 1):
             raise self.reject(f"padding={list(self.padding)} removes all {full} elements along {axis}")
         return found
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import Dim, always_less, differ
+from minitvm.ir.dims import Dim, differ, falls_short
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op, compute
@@ -53,7 +53,7 @@ class Pad(Op, name="nn.pad", fusion=Fusion.INJECTIVE):
     def _check_room(self, n: Dim, pair: Sequence[int], data: TensorType) -> None:
         """Borders can only be repeated where there are elements, mirrored where there are enough."""
         needed = {"constant": 0, "edge": int(max(pair) > 0), "reflect": max(pair) + 1 if max(pair) else 0}
-        if always_less(n, needed[self.pad_mode]):
+        if falls_short(n, needed[self.pad_mode]):
             raise self.reject(f"{self.pad_mode} padding by {max(pair)} needs {needed[self.pad_mode]} elements: {data}")
 
     def reference(self, data: np.ndarray, pad_value: np.ndarray | None = None) -> np.ndarray:
@@ -114,7 +114,7 @@ class _Shuffle(Op, fusion=Fusion.INJECTIVE):
         return Layout(self.layout).primal_shape(data.shape)
 
     def _divide(self, extent: Dim, by: int, what: str) -> Dim:
-        if isinstance(extent, int) and extent % by:
+        if differ(extent % by, 0):
             raise self.reject(f"the input's {what}={extent} is not a multiple of {by}")
         return extent // by
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from minitvm.ir.decision import Declined
+from minitvm.ir.dims import lacks, product
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, intrin, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op, Precision, compute, define, identity_of, max_over, min_over, sum_over
@@ -231,9 +232,11 @@ class GlobalPool2d(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     def infer(self, data: TensorType) -> TensorType:
         require_kind(self, data, self.kinds, "the input")
         layout = _check_layout(self, self.layout, "HW", data)
-        if any(data.shape[d] == 0 for d in self._pixels(layout)):
+        pixels = self._pixels(layout)
+        found = data.with_shape(tuple(1 if d in pixels else n for d, n in enumerate(data.shape)))
+        if lacks(product(data.shape[d] for d in pixels), product(found.shape)):
             raise self.reject(f"the input has no pixels: {data}")
-        return data.with_shape(tuple(1 if d in self._pixels(layout) else n for d, n in enumerate(data.shape)))
+        return found
 
     @staticmethod
     def _pixels(layout: Layout) -> tuple[int, int]:
@@ -253,7 +256,7 @@ class GlobalAvgPool2d(GlobalPool2d, name="nn.global_avg_pool2d", kinds="f"):
 
     def compute(self, data: Buffer) -> Stage:
         pixels, wide = sorted(self._pixels(Layout(self.layout))), accumulator(data.dtype)
-        share = const(1 / math.prod(data.shape[d] for d in pixels), wide)
+        share = const(1 / max(1, math.prod(data.shape[d] for d in pixels)), wide)
 
         def mean(total: LoopExpr, _: Index) -> LoopExpr:
             return (total * share).astype(data.dtype)

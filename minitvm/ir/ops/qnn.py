@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from minitvm.ir.dims import differ
 from minitvm.ir.dtypes import bits_of
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import PARTS, Binary, Buffer, Dot, LoopExpr, Stage, const, intrin
@@ -28,7 +29,7 @@ class Words(View, name="qnn.words", fusion=Fusion.OPAQUE):
         if data.dtype not in ("int8", "uint8", "int16") or not data.rank:
             raise self.reject(f"takes bytes or int16 along an axis, not {data}")
         last, parts = data.shape[-1], parts_of(data.dtype)
-        if isinstance(last, int) and last % parts:
+        if differ(last % parts, 0):
             raise self.reject(f"the last dimension of {data} is no multiple of {parts}")
         return TensorType((*data.shape[:-1], last // parts), "int32")
 

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from minitvm.ir.decision import Declined
+from minitvm.ir.dims import lacks, product
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, as_index, binary, const, intrin, select
 from minitvm.ir.op import Fusion, Op, broadcast_index, define, max_over, min_over, prod_over, sum_over
 from minitvm.ir.ops._shape import (
@@ -192,9 +193,10 @@ class ArgReduction(Reduction):
     select_last_index: bool = False
 
     def infer(self, data: TensorType) -> TensorType:
-        if any(data.shape[a] == 0 for a in self.axes(data.rank)):
+        found = super().infer(data).with_dtype("int32")
+        if lacks(product(data.shape[a] for a in self.axes(data.rank)), product(found.shape)):
             raise self.reject(f"there is no element to choose in {data}")
-        return super().infer(data).with_dtype("int32")
+        return found
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         axes = self.axes(data.ndim)

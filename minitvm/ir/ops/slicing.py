@@ -141,7 +141,7 @@ class Split(Op, name="split", fusion=Fusion.INJECTIVE):
         given = self.indices_or_sections
         if not isinstance(given, int):
             return [0, *(smaller(max(p, 0), extent) for p in given), extent]
-        if given < 1 or (isinstance(extent, int) and extent % given):
+        if given < 1 or differ(extent % given, 0):
             raise self.reject(f"an extent of {extent} cannot be cut into {given} equal sections")
         return [n * (extent // given) for n in range(given + 1)]
 

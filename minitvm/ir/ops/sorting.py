@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from minitvm.ir.dims import always_less
+from minitvm.ir.dims import falls_short
 from minitvm.ir.loop import (
     Alloc,
     Binary,
@@ -235,7 +235,7 @@ class TopK(Op, name="topk", fusion=Fusion.OPAQUE):
     def infer(self, data: TensorType) -> Type:
         axis = normalize_axis(self, self.axis, data.rank)
         extent = data.shape[axis]
-        if self.k < 0 or always_less(extent, self.k):
+        if self.k < 0 or falls_short(extent, self.k):
             raise self.reject(f"k is {self.k}, but dimension {axis} of {data} is {extent}")
         values = data.with_shape((*data.shape[:axis], self.k or extent, *data.shape[axis + 1 :]))
         found: Type = self._chosen(values, values.with_dtype(self.dtype), TupleType)
