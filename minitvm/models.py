@@ -62,13 +62,14 @@ def compile(
     opened = load_model(model)
     with decisions() as read:
         module, params = from_onnx(opened, shape_dict=shape_dict, dtype_dict=dtype_dict, value_dict=value_dict)
-    said = describe_onnx(opened).form
+    said, files = describe_onnx(opened).form, opened.files
     del opened  # what it holds of small weights is not needed beside the module's
     for value in params.values():
         value.setflags(write=False)  # nobody else has them, so constants need not copy them
     backend = backend_for(parsed, num_threads)
     how: dict[str, Any] = {"strict": strict, "on_progress": on_progress, "trace": trace}
     library = build_consuming(module, params, backend, opt_level, plan=plan, **how)
+    files.require_unchanged()  # weights are read until here
     assert library.report is not None
     library.report.imported = read
     return library.made_for(said, {name: np.array(value) for name, value in (value_dict or {}).items()})
@@ -115,11 +116,12 @@ def compile_symbolic(
     opened = load_model(model)
     with assumptions():
         module, params = _import_symbolic(opened, backend, shape_dict)
-        said = describe_onnx(opened).form
+        said, files = describe_onnx(opened).form, opened.files
         del opened
         for value in params.values():
             value.setflags(write=False)
         built = build_consuming(module, params, backend, opt_level, strict=True, on_progress=on_progress)
+        files.require_unchanged()
         return built.made_for(said)
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from minitvm.driver.kernels import Progress
 from minitvm.errors import InputError, LibraryError, MiniTVMError, UnknownValueError, listing
-from minitvm.frontend import ModelDescription, ValueDescription, describe_importable
+from minitvm.frontend import ModelDescription, ValueDescription, describe_importable, keep_files
 from minitvm.ir.decision import Decision
 from minitvm.ir.types import STRING, MapType, SequenceType, TensorType, as_shape, is_numeric
 from minitvm.models import (
@@ -64,6 +64,8 @@ class Compiling:
     (sizes, axes) for those values.  The ``specialisations`` used last are kept, their equal weights once.  May be used
     by several threads at once: who meets new shapes waits for their compilation, nobody else does.
 
+    The ``model`` is one that is held (``frontend.hold``): what is compiled later is what was opened.
+
     Shapes that come again and again get kernels of their own, compiled beside the runs: as soon as runs of one shape
     have taken as long as compiling did, or there were ``specialise_after`` of them (0: never).
     """
@@ -106,6 +108,8 @@ class Compiling:
             self._compile_at_once({name: type_.shape for name, type_ in self._tensors.items()})
         else:
             require_consistent(model, self._names())
+        if self._only is None:
+            keep_files(model)
 
     def _names(self) -> dict[str, list[int | str]]:
         """What inputs' dimensions were said to be."""

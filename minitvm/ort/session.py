@@ -21,7 +21,7 @@ from minitvm import config
 from minitvm.driver import backend_for
 from minitvm.driver.kernels import Progress
 from minitvm.errors import ConfigError, InputError
-from minitvm.frontend import ValueDescription, overridden
+from minitvm.frontend import ValueDescription, hold, overridden
 from minitvm.ir.decision import Decision
 from minitvm.models import Model
 from minitvm.ort.binding import IOBinding
@@ -122,7 +122,7 @@ class InferenceSession:
         else:
             self._make = partial(
                 Compiling,
-                _with_overrides(path_or_bytes, settings),
+                _with_overrides(hold(path_or_bytes), settings),
                 shape_dict=shape_dict,
                 num_threads=self._threads,
                 opt_level=PassContext(settings.opt_level if opt_level is None else opt_level).opt_level,

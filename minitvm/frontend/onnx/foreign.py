@@ -74,7 +74,7 @@ def _self_contained(node: OnnxNode) -> onnx.NodeProto:
     found.CopyFrom(node.proto)
     found.domain = normal_domain(found.domain)
     for tensor in _external_tensors(found):
-        tensor.CopyFrom(onnx.numpy_helper.from_array(array_of(tensor, node.control[0].folder), tensor.name))
+        tensor.CopyFrom(onnx.numpy_helper.from_array(array_of(tensor, node.control[0].files), tensor.name))
     return found
 
 

@@ -111,7 +111,7 @@ def describe_importable(model: ModelSource) -> ModelDescription:
     graph = loaded.proto.graph
     ordered_nodes(graph)
     for part in (graph, *inner_graphs(graph)):
-        check_weights(part, loaded.folder)
+        check_weights(part, loaded.files)
         for node in part.node:
             check_against_schema(node, importer.opset_of(node))
     return describe_model(loaded.proto)
@@ -169,7 +169,7 @@ class Importer:
 
     def __init__(self, model: LoadedModel, opsets: dict[str, int], freeze: bool) -> None:
         self.proto = model.proto
-        self.folder = model.folder
+        self.files = model.files
         self.written_for = model.written_for
         self.opsets = opsets
         self.freeze = freeze
@@ -236,10 +236,10 @@ class Importer:
         """Imports the weights and nodes of a graph into ``scope``; its outputs in order."""
         for tensor in graph.initializer:
             if tensor.name not in scope.values:
-                array = array_of(tensor, self.folder)
+                array = array_of(tensor, self.files)
                 scope.values[tensor.name] = self._literal(tensor.name, array, is_main)
         for sparse in graph.sparse_initializer:
-            array = dense_array(sparse, self.folder)
+            array = dense_array(sparse, self.files)
             scope.values[sparse.values.name] = self._literal(sparse.values.name, array, is_main)
         for node in ordered_nodes(graph, scope.names()):
             self._import_node(node, scope, is_main)

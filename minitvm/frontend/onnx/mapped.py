@@ -1,25 +1,19 @@
-"""Large tensors stay in their file, mapped: what was read of it may leave memory again (``ir.arrays.let_go``).
+"""A model's file without its large weights.
 
-That a model of gigabytes is not in memory twice while it is imported, the file is parsed without the bytes of its large
-weights: they are cut out of the protobuf, and in their place stands ONNX's reference to external data, in that file.
+That a model of gigabytes is not in memory twice while it is imported, the file is parsed without their bytes: they are
+cut out of the protobuf, and in their place stands ONNX's reference to external data, in that file.
 """
 
 from __future__ import annotations
 
 import math
-import mmap
-import os
-import threading
-import weakref
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from collections.abc import Iterator
+from typing import TypeAlias
 
-import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from minitvm.ir.arrays import Named
+from minitvm.frontend.onnx.files import File
 
 LARGE = 64 * 1024
 """Bytes of a tensor, from which it is mapped."""
@@ -35,61 +29,7 @@ Field: TypeAlias = tuple[int, int, int, int]
 """Number; where the field begins, its content begins, it ends."""
 
 
-class Maps:
-    """Files that are mapped now."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._open: weakref.WeakValueDictionary[tuple[str, int, int], Named] = weakref.WeakValueDictionary()
-
-    def of(self, path: Path) -> Named:
-        """The file, mapped; the mapping lives as long as somebody has it, or an array in it."""
-        with path.open("rb") as file, self._lock:
-            state = os.fstat(file.fileno())
-            key = (os.fspath(path), state.st_mtime_ns, state.st_size)
-            found = self._open.get(key)
-            if found is None:
-                found = self._open[key] = Named(file.fileno(), 0, access=mmap.ACCESS_READ)
-                found.name = key
-            return found
-
-
-MAPS = Maps()
-
-
-def mapped(path: Path, dtype: str, shape: Sequence[int], offset: int) -> np.ndarray:
-    """An array in a file."""
-    found: np.ndarray = np.ndarray(tuple(shape), np.dtype(dtype).newbyteorder("<"), MAPS.of(path), offset)
-    return found
-
-
-# --- a model without its large weights ------------------------------------------------------------------------
-
-
-_BLOCK = 4096
-
-
-class FileBytes:
-    """A file's bytes, read as they are asked for: of a mapping, megabytes around each place would stay in memory."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self._size = file.fileno(), os.fstat(file.fileno()).st_size
-        self._start, self._block = 0, b""
-
-    def __len__(self) -> int:
-        return self._size
-
-    def at(self, place: int) -> int:
-        if not 0 <= place - self._start < len(self._block):
-            self._start, self._block = place, os.pread(self._file, _BLOCK, place)
-        return self._block[place - self._start]
-
-    def __getitem__(self, places: slice) -> bytes:
-        start, stop, _ = places.indices(self._size)
-        return os.pread(self._file, max(0, stop - start), start)
-
-
-def without_weights(data: FileBytes, name: str) -> bytes | None:
+def without_weights(data: File, name: str) -> bytes | None:
     """The model in the file ``name`` with its large weights as external data in that file.
 
     ``None`` where there are none, or the bytes are no protobuf as it is usually written: then it is parsed whole.
@@ -101,7 +41,7 @@ def without_weights(data: FileBytes, name: str) -> bytes | None:
     return b"".join(cut) if len(cut) > 1 else None
 
 
-def _cut(data: FileBytes, name: str) -> Iterator[bytes]:
+def _cut(data: File, name: str) -> Iterator[bytes]:
     """The pieces of the model; one where nothing was cut out."""
     fields = [*_fields(data, 0, len(data))]
     graphs = [field for field in fields if field[0] == _GRAPH]
@@ -122,7 +62,7 @@ def _cut(data: FileBytes, name: str) -> Iterator[bytes]:
         yield data[end:]
 
 
-def _reference(data: FileBytes, start: int, end: int, name: str) -> bytes | None:
+def _reference(data: File, start: int, end: int, name: str) -> bytes | None:
     """A tensor whose bytes are raw as external data; ``None`` for others."""
     fields = [*_fields(data, start, end)]
     raw = [field for field in fields if field[0] == _RAW]
@@ -141,7 +81,7 @@ def _reference(data: FileBytes, start: int, end: int, name: str) -> bytes | None
     return bytes(tensor.SerializeToString())
 
 
-def _fields(data: FileBytes, at: int, end: int) -> Iterator[Field]:
+def _fields(data: File, at: int, end: int) -> Iterator[Field]:
     """The fields of a message; ``ValueError`` or ``IndexError`` where it is none."""
     while at < end:
         begin = at
@@ -159,7 +99,7 @@ def _fields(data: FileBytes, at: int, end: int) -> Iterator[Field]:
         yield tag >> 3, begin, start, at
 
 
-def _varint(data: FileBytes, at: int) -> tuple[int, int]:
+def _varint(data: File, at: int) -> tuple[int, int]:
     """A number and where it ends."""
     value = shift = 0
     while True:

@@ -15,7 +15,8 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from minitvm.errors import FrontendError, NoSuchFileError, NotAModelError
-from minitvm.frontend.onnx.mapped import LARGE, MAPS, FileBytes, mapped, without_weights
+from minitvm.frontend.onnx.files import KEPT, File, Files
+from minitvm.frontend.onnx.mapped import LARGE, without_weights
 from minitvm.frontend.onnx.types import dtype_name, text_of_proto, type_of_proto
 from minitvm.frontend.other_formats import framework_of
 from minitvm.ir.dtypes import bits_of, packed_bytes, unpacked
@@ -24,7 +25,7 @@ from minitvm.ir.types import STRING, MapType, SequenceType
 OLDEST_OPSET = 7
 """The oldest that builders read; older ones broadcast by attribute, and are converted."""
 
-ModelSource: TypeAlias = "onnx.ModelProto | str | os.PathLike[str] | bytes | LoadedModel"
+ModelSource: TypeAlias = "onnx.ModelProto | str | os.PathLike[str] | bytes | LoadedModel | HeldModel"
 
 
 @dataclass(frozen=True)
@@ -67,12 +68,21 @@ class ModelDescription:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A parsed model and the folder of its file (``""`` where it came from memory)."""
+    """A parsed model and the files that its weights are in."""
 
     proto: onnx.ModelProto
-    folder: str
+    files: Files
     written_for: int
     """The opset that the file names; older ones than builders read are converted."""
+
+
+@dataclass(frozen=True)
+class HeldModel:
+    """An open file of a model, to be parsed as often as it is asked for."""
+
+    files: Files
+    name: str
+    """Which of them it is."""
 
 
 def describe_onnx(model: ModelSource) -> ModelDescription:
@@ -158,32 +168,64 @@ def load_model(source: ModelSource) -> LoadedModel:
     if isinstance(source, LoadedModel):
         return source
     if isinstance(source, onnx.ModelProto):
-        return _prepared(_complete(source, "the model"), "")
+        return _prepared(_complete(source, "the model"), Files())
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _prepared(_parse(bytes(source), "the given bytes"), "")
+        return _prepared(_parse(bytes(source), "the given bytes"), Files())
+    held = source if isinstance(source, HeldModel) else _held(source)
+    return _prepared(_parse_file(held.files.opened[held.name], held.name), held.files)
+
+
+def hold(source: ModelSource) -> ModelSource:
+    """The model as it is now, to be read again later: a file is open from now on, and what others may change is copied
+    where it is small.  :func:`keep_files` copies files.
+
+    Raises :class:`FrontendError` where there is no such file.
+    """
+    if isinstance(source, (bytearray, memoryview)):
+        return bytes(source)
+    if isinstance(source, onnx.ModelProto) and source.ByteSize() <= KEPT:
+        copy = onnx.ModelProto()
+        copy.CopyFrom(source)
+        return copy
+    return _held(source) if isinstance(source, (str, os.PathLike)) else source
+
+
+def keep_files(model: ModelSource) -> None:
+    """Keep in memory the files that were opened of a held model, where they are small."""
+    if isinstance(model, (LoadedModel, HeldModel)):
+        model.files.keep()
+
+
+def _held(source: Any) -> HeldModel:
     if not isinstance(source, (str, os.PathLike)):
         raise FrontendError(
             f"a model is a path, bytes or an onnx.ModelProto; found {type(source).__name__}",
             hint='from_onnx("model.onnx")',
         )
     path = Path(source)
-    return _prepared(_parse_file(path), str(path.resolve().parent))
-
-
-def _parse_file(path: Path) -> onnx.ModelProto:
-    """The model in a file, its large weights as references to where they lie in it; whole where onnx converts it."""
     _require_file(path)
     try:
-        with path.open("rb") as file:
-            slim = without_weights(FileBytes(file), path.resolve().name)
+        file, place = File(path), path.resolve()
+    except OSError as error:
+        raise FrontendError(f"{path} cannot be read: {error.strerror}") from error
+    files = Files(str(place.parent))
+    files.opened[place.name] = file
+    return HeldModel(files, place.name)
+
+
+def _parse_file(file: File, name: str) -> onnx.ModelProto:
+    """The model in a file, its large weights as references to where they lie in it; whole where onnx converts it."""
+    path = file.path
+    try:
+        file.require_unchanged()
+        slim = without_weights(file, name)
         if slim is not None:
             proto = _parse(slim, str(path), path)
             if _opset_of(proto) >= OLDEST_OPSET:
                 return proto
-        data = MAPS.of(path) if path.stat().st_size else b""
+        return _parse(file.whole(), str(path), path)
     except OSError as error:
         raise FrontendError(f"{path} cannot be read: {error.strerror}") from error
-    return _parse(data, str(path), path)
 
 
 def _require_file(path: Path) -> None:
@@ -236,9 +278,9 @@ def _complete(proto: onnx.ModelProto, what: str) -> onnx.ModelProto:
     return proto
 
 
-def _prepared(proto: onnx.ModelProto, folder: str) -> LoadedModel:
+def _prepared(proto: onnx.ModelProto, files: Files) -> LoadedModel:
     opset, inlined = _opset_of(proto), _inline(proto)
-    return LoadedModel(inlined if opset >= OLDEST_OPSET else _converted(inlined, opset), folder, opset)
+    return LoadedModel(inlined if opset >= OLDEST_OPSET else _converted(inlined, opset), files, opset)
 
 
 def _converted(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
@@ -281,8 +323,8 @@ _MOST_DIGITS = 19
 _SHOWN = 80
 
 
-def array_of(tensor: onnx.TensorProto, folder: str) -> np.ndarray:
-    """The array of a tensor; external data is looked up below ``folder`` (``""``: there is no folder).
+def array_of(tensor: onnx.TensorProto, files: Files) -> np.ndarray:
+    """The array of a tensor; external data is looked up below the folder of ``files``.
 
     Raises :class:`FrontendError` for element types without a numpy dtype, data shorter than the shape asks for,
     and external files that are missing or outside the folder.
@@ -293,7 +335,7 @@ def array_of(tensor: onnx.TensorProto, folder: str) -> np.ndarray:
         raise FrontendError(f"a tensor has the shape {tuple(tensor.dims)}", where=where)
     external = tensor.data_location == onnx.TensorProto.EXTERNAL
     try:
-        found = _external(tensor, dtype, folder, where) if external else onnx.numpy_helper.to_array(tensor)
+        found = _external(tensor, dtype, files, where) if external else onnx.numpy_helper.to_array(tensor)
         if dtype == STRING:
             found = np.array([_decoded(one) for one in tensor.string_data], object)
         return np.ascontiguousarray(found).reshape(tuple(tensor.dims))
@@ -304,9 +346,9 @@ def array_of(tensor: onnx.TensorProto, folder: str) -> np.ndarray:
         ) from error
 
 
-def dense_array(sparse: onnx.SparseTensorProto, folder: str) -> np.ndarray:
+def dense_array(sparse: onnx.SparseTensorProto, files: Files) -> np.ndarray:
     """All elements of a sparse tensor.  Raises what :func:`array_of` raises, and where an index is outside."""
-    values, indices = array_of(sparse.values, folder), array_of(sparse.indices, folder)
+    values, indices = array_of(sparse.values, files), array_of(sparse.indices, files)
     try:
         found = np.zeros(tuple(sparse.dims), values.dtype)
         places = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), found.shape)
@@ -321,40 +363,39 @@ def _decoded(text: bytes) -> str:
     return text.decode("utf-8", "replace")
 
 
-def _external(tensor: onnx.TensorProto, dtype: str, folder: str, where: list[str]) -> np.ndarray:
+def _external(tensor: onnx.TensorProto, dtype: str, files: Files, where: list[str]) -> np.ndarray:
     """The elements, in a row or as they are in the file."""
-    path, offset, wanted = _place(tensor, dtype, folder, where)
+    file, offset, wanted = _place(tensor, dtype, files, where)
     if wanted >= LARGE and bits_of(dtype) >= 8:
-        return mapped(path, dtype, tensor.dims, offset)
-    with path.open("rb") as file:
-        file.seek(offset)
-        return unpacked(file.read(wanted), dtype, math.prod(tensor.dims))
+        return file.array(dtype, tensor.dims, offset)
+    file.require_unchanged()
+    return unpacked(file[offset : offset + wanted], dtype, math.prod(tensor.dims))
 
 
-def _place(tensor: onnx.TensorProto, dtype: str, folder: str, where: list[str]) -> tuple[Path, int, int]:
+def _place(tensor: onnx.TensorProto, dtype: str, files: Files, where: list[str]) -> tuple[File, int, int]:
     """The file that a tensor is in, where in it, and how many bytes."""
     entries = {e.key: e.value for e in tensor.external_data}
-    path = _external_path(entries.get("location", ""), folder, where)
+    file = _external_file(entries.get("location", ""), files, where)
     wanted = packed_bytes(dtype, math.prod(tensor.dims))
     offset = _number(entries, "offset", 0, where)
     if _number(entries, "length", wanted, where) != wanted:
         raise FrontendError(f"external data of {entries['length']} bytes for a tensor of {wanted} bytes", where=where)
-    if offset + wanted > path.stat().st_size:
+    if offset + wanted > len(file):
         raise FrontendError(
-            f"{path.name} has {path.stat().st_size} bytes; a tensor is stored at {offset} to {offset + wanted}",
+            f"{file.path.name} has {len(file)} bytes; a tensor is stored at {offset} to {offset + wanted}",
             where=where,
             hint="the file is truncated",
         )
-    return path, offset, wanted
+    return file, offset, wanted
 
 
-def check_weights(graph: onnx.GraphProto, folder: str) -> None:
+def check_weights(graph: onnx.GraphProto, files: Files) -> None:
     """Raises what :func:`array_of` raises of a graph's weights; files beside the model are looked for, not read."""
     for tensor in graph.initializer:
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
-            array_of(tensor, folder)
+            array_of(tensor, files)
         elif all(d >= 0 for d in tensor.dims):
-            _place(tensor, dtype_name(tensor.data_type), folder, [f'ONNX tensor "{tensor.name}"'])
+            _place(tensor, dtype_name(tensor.data_type), files, [f'ONNX tensor "{tensor.name}"'])
 
 
 def _number(entries: dict[str, str], name: str, default: int, where: list[str]) -> int:
@@ -364,6 +405,17 @@ def _number(entries: dict[str, str], name: str, default: int, where: list[str]) 
             f"the {name} of external data is {text!r}, not a number", where=where, hint="the file is damaged"
         )
     return int(text)
+
+
+def _external_file(location: str, files: Files, where: list[str]) -> File:
+    """The file as it was when it was first asked for."""
+    if location not in files.opened:
+        path = _external_path(location, files.folder, where)
+        try:
+            files.opened[location] = File(path)
+        except OSError as error:
+            raise FrontendError(f"{path} cannot be read: {error.strerror}", where=where) from error
+    return files.opened[location]
 
 
 def _external_path(location: str, folder: str, where: list[str]) -> Path:

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from minitvm.errors import FrontendError, MiniTVMError, TypeInferenceError, UnknownValueError
+from minitvm.frontend.onnx.files import Files
 from minitvm.frontend.onnx.model import array_of
 from minitvm.frontend.onnx.types import dtype_name
 from minitvm.ir.builder import call_op
@@ -120,7 +121,7 @@ class OnnxNode:
     def attr(self, name: str, default: Any = None) -> Any:
         """An attribute as a Python value, or the operator's default, or ``default``."""
         proto = self.attribute_proto(name)
-        return default if proto is None else attribute_value(proto, self.control[0].folder if self.control else "")
+        return default if proto is None else attribute_value(proto, self.control[0].files if self.control else None)
 
     def attribute_proto(self, name: str) -> Any:
         """The attribute as given, or its default; ``None`` where there is neither."""
@@ -224,10 +225,10 @@ class OnnxNode:
         return self.fail(f"attribute {name}={self.attr(name)!r} is not supported", hint)
 
 
-def attribute_value(proto: onnx.AttributeProto, folder: str = "") -> Any:
-    """An attribute in Python: int, float, str, list of them, array (which may be in a file of ``folder``), or graph."""
+def attribute_value(proto: onnx.AttributeProto, files: Files | None = None) -> Any:
+    """An attribute in Python: int, float, str, list of them, array (which may be in one of ``files``), or graph."""
     if proto.type == onnx.AttributeProto.TENSOR:
-        return array_of(proto.t, folder)
+        return array_of(proto.t, files or Files())
     value = onnx.helper.get_attribute_value(proto)
     if proto.type in (onnx.AttributeProto.INTS, onnx.AttributeProto.FLOATS, onnx.AttributeProto.STRINGS):
         return [_text(v) for v in value]

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from minitvm.errors import InputError, did_you_mean, listing
+from minitvm.frontend.onnx.files import Files
 from minitvm.frontend.onnx.model import LoadedModel, ModelSource, array_of, load_model
 
 
@@ -38,8 +39,8 @@ def overridden(
         if name not in weights:
             guess = did_you_mean(name, weights)
             raise InputError(f"the model has no weight {name!r}", hint=guess or f"it has: {listing(weights)}")
-        _replace(weights[name], array, loaded.folder)
-    return LoadedModel(proto, loaded.folder, loaded.written_for)
+        _replace(weights[name], array, loaded.files)
+    return LoadedModel(proto, loaded.files, loaded.written_for)
 
 
 def _dimensions(values: Sequence[onnx.ValueInfoProto]) -> Iterator[onnx.TensorShapeProto.Dimension]:
@@ -47,11 +48,11 @@ def _dimensions(values: Sequence[onnx.ValueInfoProto]) -> Iterator[onnx.TensorSh
         yield from value.type.tensor_type.shape.dim
 
 
-def _replace(tensor: onnx.TensorProto, array: np.ndarray, folder: str) -> None:
+def _replace(tensor: onnx.TensorProto, array: np.ndarray, files: Files) -> None:
     is_outside = tensor.data_location == onnx.TensorProto.EXTERNAL
     shape = tuple(tensor.dims)
     found = onnx.numpy_helper.from_array(array, tensor.name)
     if (found.data_type, tuple(array.shape)) != (tensor.data_type, shape):
-        own = array_of(tensor, folder).dtype if not is_outside else "what the file says"
+        own = array_of(tensor, files).dtype if not is_outside else "what the file says"
         raise InputError(f"weight {tensor.name!r} is {own} {shape}, the array given is {array.dtype} {array.shape}")
     tensor.CopyFrom(found)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 
+from minitvm.frontend.onnx.files import Files
 from minitvm.frontend.onnx.model import dense_array
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, emit_many, normalize_axis, onnx_dtype, rank, scalar
 from minitvm.frontend.onnx.registry import formulas, onnx_op
@@ -35,7 +36,7 @@ def constant(node: OnnxNode) -> Expr:
         if node.has(name):
             return text(np.array(node.attr(name), object))
     sparse = node.attr("sparse_value")
-    value = node.require("value") if sparse is None else dense_array(sparse, "")
+    value = node.require("value") if sparse is None else dense_array(sparse, Files())
     return text(value) if value.dtype == object else Constant(value)
 
 

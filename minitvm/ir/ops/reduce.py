@@ -202,6 +202,8 @@ class ArgReduction(Reduction):
         axes = self.axes(data.ndim)
         kept = [d for d in range(data.ndim) if d not in axes]
         rows = data.transpose([*kept, *axes]).reshape(*(data.shape[d] for d in kept), self._count(data.shape))
+        if not rows.size:
+            return np.zeros(self._kept(data.shape), "int32")
         last = self.select_last_index
         found = rows.shape[-1] - 1 - self.ufunc(rows[..., ::-1], -1) if last else self.ufunc(rows, -1)
         return np.asarray(found, "int32").reshape(self._kept(data.shape))

@@ -6,6 +6,8 @@
 ``prefix`` is a view of the first elements: the executor takes it, nothing is computed.
 """
 
+import math
+
 import numpy as np
 
 from minitvm.ir.dims import anonymous, product
@@ -92,9 +94,10 @@ class Unique(Op, name="unique", fusion=Fusion.OPAQUE):
     def reference(self, data: np.ndarray) -> tuple[np.ndarray, ...]:
         axis = 0 if self.axis is None else self.axis % data.ndim
         moved = data.reshape(-1) if self.axis is None else np.moveaxis(data, axis, 0)
-        rows, extent = moved.reshape(len(moved), -1), len(moved)
-        keys = np.array([np.unique(c, return_inverse=True)[1].reshape(-1) for c in rows.T]).reshape(-1, extent)
-        order = np.lexsort(keys[::-1]) if len(keys) else np.arange(extent)
+        extent, width = len(moved), math.prod(moved.shape[1:])
+        columns = moved.reshape(extent, width).T
+        keys = np.array([np.unique(c, return_inverse=True)[1].reshape(-1) for c in columns]).reshape(width, extent)
+        order = np.lexsort(keys[::-1]) if width else np.arange(extent)
         starts = np.ones(extent, bool)
         starts[1:] = (keys[:, order[1:]] != keys[:, order[:-1]]).any(0)
         group = np.empty(extent, "int64")
