@@ -68,7 +68,8 @@ def _filled_again(inside: Sequence[tuple[Stmt, Around]]) -> set[Buffer]:
 def check_coverage(kernel: Kernel) -> list[Coverage]:
     """One verdict for each result, and for each buffer that the kernel's threads share and fill between two barriers.
 
-    :class:`CompilerError` names the first element that no store reaches, or that more than one does.
+    :class:`CompilerError` names the first element that no store reaches, or that more than one does, or one that a
+    store looks for outside of the buffer, where it hits the next row or somebody else's memory.
     """
     inside = list(places(kernel.body))
     stores = [_Place(stmt, around) for stmt, around in inside if isinstance(stmt, Store)]
@@ -82,12 +83,11 @@ def _coverage(kernel: Kernel, buffer: Buffer, places: Sequence[_Place]) -> Cover
         return Coverage(buffer, Verdict.PROVED)
     try:
         stores = [parts for parts in map(_parts, places) if parts is not None]
-        wrong = _first_wrong(buffer, stores)
+        wrong = _outside(buffer, stores) or _first_wrong(buffer, stores)
     except _Undecided as reason:
         return Coverage(buffer, Verdict.UNDECIDED, str(reason))
     if wrong is not None:
-        index, times = wrong
-        how = "never stores" if times == 0 else "stores more than once"
+        index, how = wrong
         raise CompilerError(
             f"{kernel.name} {how} {buffer.name}{list(index)}, of {buffer.dtype}{list(buffer.shape)}",
             where=[origin(kernel.spans)] if kernel.spans else [],
@@ -125,6 +125,8 @@ class _Part:
     low: tuple[int, ...]
     counts: Array
     proved: bool
+    outside: tuple[int, ...] = ()
+    """A position beyond the buffer that is stored to, if one is."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ def _radix(place: _Place, group: _Group) -> _Part | None:
 
 
 def _enumerated(place: _Place, group: _Group) -> _Part | None:
-    """The same from the index at every iteration; ``None`` where none stores inside of the buffer."""
+    """The same from the index at every iteration; ``None`` where none stores."""
     shape = tuple(place.store.buffer.shape[d] for d in group.dims)
     index = [place.store.index[d] for d in group.dims]
     extents = {v: n for v, n in place.extents.items() if v in group.variables}
@@ -196,7 +198,10 @@ def _enumerated(place: _Place, group: _Group) -> _Part | None:
         raise _Undecided(f"{', '.join(v.name for v in extents)} have more than {MOST_POINTS:,} iterations")
     counts = np.zeros(math.prod(shape), np.int64)
     for some in _points(extents):
-        counts += np.bincount(_reached(index, shape, group.guards, some), minlength=len(counts))
+        reached, outside = _reached(index, shape, group.guards, some)
+        if outside:
+            return _Part(group.dims, (), counts, proved=False, outside=outside)
+        counts += np.bincount(reached, minlength=len(counts))
     if not counts.any():
         return None
     low, trimmed = _trimmed(np.minimum(counts, _MANY).astype(np.uint8).reshape(shape))
@@ -218,18 +223,20 @@ def _points(extents: Mapping[LoopVar, int]) -> Iterator[dict[LoopVar, Array]]:
 
 def _reached(
     index: Sequence[LoopExpr], shape: Sequence[int], guards: Sequence[Guard], points: dict[LoopVar, Array]
-) -> Array:
-    """The row-major positions in ``shape`` that those iterations store to, repeated ones repeated."""
+) -> tuple[Array, tuple[int, ...]]:
+    """The row-major positions in ``shape`` that those iterations store to, repeated ones repeated; and one outside."""
     active: Array = np.ones(np.broadcast_shapes(*(p.shape for p in points.values())), bool)
     for condition, holds in guards:
         active = active & (_value(condition, points) == holds)
-    position: Array = np.zeros((), np.int64)
-    for expr, extent in zip(index, shape, strict=True):
-        value = _value(expr, points)
-        active = active & (value >= 0) & (value < extent)
+    values = [_value(expr, points) for expr in index]
+    position, beyond = np.zeros((), np.int64), np.zeros((), bool)
+    for value, extent in zip(values, shape, strict=True):
+        beyond = beyond | (value < 0) | (value >= extent)
         position = position * extent + value
-    reached: Array = np.broadcast_to(position, active.shape)[active]
-    return reached
+    if (outside := active & beyond).any():
+        first = np.unravel_index(int(np.argmax(outside)), outside.shape)
+        return position, tuple(int(np.broadcast_to(value, outside.shape)[first]) for value in values)
+    return np.broadcast_to(position, active.shape)[active], ()
 
 
 def _value(expr: LoopExpr, points: dict[LoopVar, Array]) -> Array:
@@ -249,8 +256,17 @@ def _trimmed(counts: Array) -> tuple[tuple[int, ...], Array]:
 # --- all stores together --------------------------------------------------------------------------------------
 
 
-def _first_wrong(buffer: Buffer, stores: Sequence[Sequence[_Part]]) -> tuple[tuple[int, ...], int] | None:
-    """An element that is not stored exactly once, and how often it is: 0, or more."""
+def _outside(buffer: Buffer, stores: Sequence[Sequence[_Part]]) -> tuple[tuple[int, ...], str] | None:
+    """Where a store leaves the buffer."""
+    for parts in stores:
+        if any(part.outside for part in parts):
+            at = {d: i for part in parts for d, i in zip(part.dims, part.outside or part.low, strict=True)}
+            return tuple(at[d] for d in range(len(buffer.shape))), "stores outside of its memory"
+    return None
+
+
+def _first_wrong(buffer: Buffer, stores: Sequence[Sequence[_Part]]) -> tuple[tuple[int, ...], str] | None:
+    """An element that is not stored exactly once, and what happens to it."""
     whole = [{p.dims for p in parts if _is_whole(p, buffer)} for parts in stores]
     settled = set.intersection(*whole) if whole else set()
     open_dims = [d for d in range(len(buffer.shape)) if not any(d in dims for dims in settled)]
@@ -263,7 +279,8 @@ def _first_wrong(buffer: Buffer, stores: Sequence[Sequence[_Part]]) -> tuple[tup
         return None
     first = np.unravel_index(int(np.argmax(total != 1)), total.shape)
     where = dict(zip(open_dims, (int(i) for i in first), strict=True))
-    return tuple(where.get(d, 0) for d in range(len(buffer.shape))), int(total[first])
+    how = "stores more than once" if total[first] else "never stores"
+    return tuple(where.get(d, 0) for d in range(len(buffer.shape))), how
 
 
 def _is_whole(part: _Part, buffer: Buffer) -> bool:

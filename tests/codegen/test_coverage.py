@@ -183,6 +183,16 @@ def test_memory_that_threads_share_is_stored_whole_too() -> None:
         check_coverage(kernel)
 
 
+def test_a_vector_that_begins_inside_and_ends_in_the_next_row() -> None:
+    """An attention whose rows of 20 results were 7 vectors of 3: each element was stored, the first ones twice."""
+    o = out(4, 20)
+    body = nest((4, 8, 3), lambda i, t, lane: If(t * 3 < Const(20), put(o, i, t * 3 + lane)))
+    rejected("kernel stores outside of its memory out[0, 20], of float32[4, 20]", o, body)
+    rejected("kernel stores outside of its memory out[-1, 0]", o, nest((4, 20), lambda i, j: put(o, i - 1, j)))
+    never = nest((4, 20), lambda i, j: If(i > Const(7), put(o, i - 9, j)))
+    assert verdict(o, nest((4, 20), lambda i, j: put(o, i, j)), never).verdict is PROVED
+
+
 def test_the_product_that_left_columns_out() -> None:
     """7 x 64 x 256 on one thread before its cure: two chunks of rows claimed of a loop that ran for one."""
     o = out(7, 256)
@@ -240,7 +250,9 @@ def test_the_verdict_is_that_of_counting(seed: int) -> None:
         try:
             counts = store_counts(body, o)
         except IndexError:
-            continue  # an index outside of its buffer is the verifier's
+            rejected("kernel stores outside of its memory out[", o, body)
+            seen["outside"] += 1
+            continue
         try:
             seen[verdict(o, body).verdict.value] += 1
             assert (counts == 1).all()

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 from minitvm.codegen.cuda.machine import WARP
 from minitvm.codegen.cuda.templates.product import Factor, GpuProduct, Share, in_block, in_blocks, unrolled
-from minitvm.codegen.cuda.templates.tile import MMA, ROOM, VECTOR, BlockTile, MmaTile
+from minitvm.codegen.cuda.templates.tile import MMA, ROOM, VECTOR, BlockTile, MmaTile, power_of_two
 from minitvm.codegen.loops import in_lanes, redirect, unflatten, with_memory
 from minitvm.codegen.templates.tile import store_at
 from minitvm.ir.dtypes import SHORT
@@ -82,7 +82,8 @@ class Lines:
 
     @property
     def vector(self) -> int:
-        return min(self.count, VECTOR)
+        """As wide as the count is made of: 3 lines are 3 vectors of one, none is left out and none too many."""
+        return power_of_two(self.count)
 
     def at(self, number: LoopExpr, thread: LoopExpr) -> LoopExpr:
         """The tile's line that is a thread's ``number``-th."""
