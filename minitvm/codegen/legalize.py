@@ -253,8 +253,8 @@ def _larger(op: str, a: LoopExpr, b: LoopExpr) -> LoopExpr:
 
 
 def _float_sign(x: LoopExpr) -> LoopExpr:
-    """NaN and -0.0 stay."""
-    return select(x > 0, 1, select(x < 0, -1, x))
+    """NaN stays, -0.0 becomes 0.0."""
+    return select(x > 0, 1, select(x < 0, -1, x + 0))
 
 
 def _sigmoid(x: LoopExpr) -> LoopExpr:

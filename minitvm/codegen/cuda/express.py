@@ -117,10 +117,13 @@ class Writer:
 
     def root(self, node: LoopExpr) -> str:
         """:meth:`text`, from the leaves upwards where Python's stack would not suffice: long parts get names."""
-        if self.shared.deep:
-            for part in post_order_exprs([node], self._always):
-                self.piece(part)
+        self._name_parts(node)
         return self.text(node)
+
+    def _name_parts(self, *nodes: LoopExpr) -> None:
+        if self.shared.deep:
+            for part in post_order_exprs(nodes, self._always):
+                self.piece(part)
 
     def _always(self, node: LoopExpr) -> tuple[LoopExpr, ...]:
         """Operands that are evaluated whatever a select chooses."""
@@ -198,6 +201,12 @@ class Writer:
     # --- nodes ------------------------------------------------------------------------------------------------
 
     def _spell(self, node: LoopExpr) -> Piece:
+        """float16 is rounded wherever it is computed: one meaning, whether a value goes through memory or not."""
+        found = self._in_float(node)
+        return self.call("half_to_float", self.call("float_to_half", found[0])[0]) if _is_rounded(node) else found
+
+    def _in_float(self, node: LoopExpr) -> Piece:
+        """The same, of float16 not rounded yet."""
         match node:
             case Const(value, dtype):
                 text = spell.constant(value, dtype)
@@ -211,7 +220,7 @@ class Writer:
             case Intrin(name, args):
                 return self._intrinsic(name, args)
             case Cast(value, dtype) if dtype == "float16":
-                return self.call("half_to_float", self.call("float_to_half", self.text(value))[0])
+                return self.piece(value)
             case Cast(value, _):
                 return f"({self._kind(node)}){self.operand(value)}", PREFIX
             case Shuffle(value, mask):
@@ -235,8 +244,9 @@ class Writer:
         known = any(node in scope for scope in self.scopes)
         if dtype == "float16" and isinstance(node, Load) and not known:
             return self.element(node.buffer, node.index[0])  # its bits
-        if dtype == "float16" and isinstance(node, Cast) and not known:
-            node = node.value
+        if dtype == "float16" and _is_rounded(node) and not known:
+            self._name_parts(*expr_children(node))
+            return self.call("float_to_half", self._in_float(node)[0])[0]
         value = self.root(node)
         if dtype == "float16":
             return self.call("float_to_half", value)[0]
@@ -284,6 +294,16 @@ class Writer:
             case "bitcast_float", "int16":
                 return self.call("half_to_float", f"(unsigned short)({text})")
         return f"{spell.BITS[name, dtype]}({text})", ATOM
+
+
+def _is_rounded(node: LoopExpr) -> bool:
+    """Whether it gives a float16 that float has more digits of."""
+    match node:
+        case Binary(op) | Intrin(op):
+            return node.dtype == "float16" and op not in spell.EXACT
+        case Cast():
+            return node.dtype == "float16"
+    return False
 
 
 def _called(template: str, dtype: str, *args: str) -> Piece:

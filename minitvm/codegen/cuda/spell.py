@@ -1,6 +1,8 @@
 """How CUDA C spells dtypes, constants and scalar operations: tables.  No header is needed for any of it.
 
-float16 is kept in memory as its bits and computed in float; rounding to it happens where a value is stored or cast.
+float16 is kept in memory as its bits, in registers as a float that is one of its numbers: what is computed is rounded
+at once, as by the loop interpreter.  A sum, product, quotient or root of float, rounded once more, is that of float16
+(Figueroa 1995, "When is double rounding innocuous?").
 """
 
 import math
@@ -36,6 +38,9 @@ INDEX = frozenset({"add", "sub", "mul", "div", "mod"})
 """What indices are made of, which cannot overflow."""
 WRAPPING = frozenset({"add", "sub", "mul", "shl"})
 """What overflows in signed integers, which C does not allow."""
+
+EXACT = frozenset({"min", "max", "mod", "neg", "abs", "floor", "ceil", "trunc", "round", "bitcast_float"})
+"""What gives a number of the operands' dtype, whatever computes it."""
 
 FLOAT_BINARY = {"mod": "fmod{f}({0}, {1})", "pow": "pow{f}({0}, {1})"}
 
