@@ -20,14 +20,13 @@ from minitvm.codegen.lower import lower
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, const, function, var
 from minitvm.ir.dtypes import STORED
-from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Expr, Function
 from minitvm.ir.loop.interp import run_kernel
 from simulated_gpu import host_compiler
 
 pytestmark = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
 
-CHAINS, STEPS, ELEMENTS = 10, 9, 331
+CHAINS, STEPS, ELEMENTS = 6, 9, 331
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8")
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 0.5, 1.5, 2.5, 300.0, -300.0, 65504.0, 1e-7, 6e-8, -3e-5, 1e30, 1e-40, np.inf, -np.inf]
 
@@ -48,7 +47,8 @@ def chosen(name: str) -> Step:
 
 
 def through(dtype: str) -> Step:
-    return lambda a, b: call_op("cast", call_op("cast", a, dtype=dtype), dtype=a.checked_type.dtype)
+    """Not held within what the dtype holds, which is by ``min`` and ``max``."""
+    return lambda a, b: call_op("cast", call_op("cast", a, dtype=dtype, saturate=False), dtype=a.checked_type.dtype)
 
 
 def asked(name: str) -> Step:
@@ -59,9 +59,7 @@ def scalar(value: float, like: Expr) -> Expr:
     return const(np.asarray(value, like.checked_type.dtype))
 
 
-ANY = [
-    by(name, 2) for name in ("add", "subtract", "multiply", "multiply", "divide", "floor_divide", "floor_mod", "mod")
-]
+ANY = [by(name, 2) for name in ("add", "subtract", "multiply", "divide", "floor_divide", "floor_mod", "mod")]
 ANY += [chosen(name) for name in ("less", "greater_equal", "equal")]
 ANY += [by("negative", 1), by("abs", 1), by("sign", 1), through("bool")]
 FLOATS = [*ANY, *(by(name, 1) for name in ("floor", "ceil", "round", "trunc", "rsqrt"))]
@@ -128,11 +126,10 @@ def different(found: list[tuple[str, Function, list[np.ndarray]]]) -> Iterator[s
     kernels = [simplify(BACKEND.lower(chained, "kernel").kernel) for _, chained, _ in found]
     compiled = Compiled(kernels)
     for number, (dtype, chained, arrays) in enumerate(found):
-        want = evaluate(chained, *arrays)
         cpu = simplify(lower(chained, "kernel", MACHINE))
+        (want,) = run_kernel(cpu, *arrays)
         results = {
-            "interp": run_kernel(cpu, *arrays)[0],
-            "interp of threads": run_kernel(kernels[number], *arrays)[0],
+            "its threads in the interpreter": run_kernel(kernels[number], *arrays)[0],
             "LLVM": run_native(legalize(cpu, SPELLINGS), *arrays)[0],
             "CUDA C": compiled.run(number, arrays, "forward")[0],
         }

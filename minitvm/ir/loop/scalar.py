@@ -175,7 +175,7 @@ INTRIN: dict[str, Callable[..., Array]] = {
     "neg": np.negative,
     "not": np.invert,
     "round": np.rint,
-    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "rsqrt": lambda x: 1 / np.sqrt(x.astype(np.float32) if x.dtype == np.float16 else x),
     "erf": _erf,
     "sigmoid": _sigmoid,
     "fma": lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype) if a.dtype != np.float64 else a * b + c,
