@@ -10,6 +10,7 @@ from functools import partial
 
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.batch import batch_of
+from minitvm.codegen.long_sums import in_blocks
 from minitvm.codegen.loops import nested, redirect, redirect_loads, with_memory
 from minitvm.codegen.overrides import Override
 from minitvm.codegen.problem import TEMPLATES, Problem, Statements, Template, wish_for
@@ -113,7 +114,7 @@ def lowered(function: Function, name: str, machine: MachineModel, kind: str, tem
                 )
         decide(DEFAULT, name, "write the loops", spans)
         group = Group.of(function).collapsed
-        body = nests_of(kind).group(group, name, machine)
+        body = in_blocks(nests_of(kind).group(group, name, machine))
         return Lowering(group.kernel(function, name, body), DEFAULT)
 
 
@@ -222,7 +223,7 @@ def _lower_with(
     else:
         decide(title, anchor, Declined("what follows in its loops: it does not read each result at its own place only"))
         body = _cut(body, problem.outputs, outputs, nest)
-    body = fuse_prologue(body, dict(zip(problem.inputs, prologues, strict=True)))
+    body = in_blocks(fuse_prologue(body, dict(zip(problem.inputs, prologues, strict=True))))
     buffers, spans = (*params, *(o.buffer for o in outputs)), span_of(*calls(function.body))
     kernel = Kernel(name, buffers, body, len(outputs), spans, sizes_of(function))
     return Lowering(kernel, title, template=template)

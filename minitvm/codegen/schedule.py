@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TypeAlias
 
+from minitvm.codegen.long_sums import in_blocks
 from minitvm.codegen.loops import bind_vars, redirect
 from minitvm.codegen.schedule_loops import (
     LoopName,
@@ -262,7 +263,7 @@ def title(schedule: Schedule) -> str:
 
 
 def apply(schedule: Schedule, kernel: Kernel) -> Kernel:
-    """What a user's schedule makes of a kernel; it has the same parameters, and is well-formed."""
+    """What a user's schedule makes of a kernel, long sums in blocks; it has the same parameters, and is well-formed."""
     where = [f"kernel: {kernel.name}"]
     with user_code(schedule, title(schedule), lambda: where):
         made = schedule(kernel)
@@ -270,4 +271,4 @@ def apply(schedule: Schedule, kernel: Kernel) -> Kernel:
         hint = "a schedule returns the kernel that it was given, as its steps made it"
         raise UserCodeError(f"{title(schedule)} returned {made!r}", where=where, hint=hint)
     verify_kernel(made)
-    return made
+    return replace(made, body=in_blocks(made.body))

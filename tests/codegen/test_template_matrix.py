@@ -27,7 +27,8 @@ from minitvm.codegen.templates.attention import Attention
 from minitvm.codegen.templates.conv_blocked import BlockedConv, BlockedDepthwise
 from minitvm.codegen.templates.conv_pixels import PixelConv, TransposedConv
 from minitvm.codegen.templates.matmul import DensePack, Matmul
-from minitvm.codegen.templates.recurrent import Gru, Lstm, Recurrent, Rnn, RunningSum
+from minitvm.codegen.templates.recurrent import Gru, Lstm, Recurrent, Rnn
+from minitvm.codegen.templates.running_sum import RunningSum
 from minitvm.codegen.templates.winograd import Winograd
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call

@@ -1,5 +1,5 @@
 """Templates: how one operator runs fast on one target.  Importing this package registers all of them."""
 
-from minitvm.codegen.templates import attention, conv_blocked, conv_pixels, matmul, recurrent, winograd
+from minitvm.codegen.templates import attention, conv_blocked, conv_pixels, matmul, recurrent, running_sum, winograd
 
-__all__ = ["attention", "conv_blocked", "conv_pixels", "matmul", "recurrent", "winograd"]
+__all__ = ["attention", "conv_blocked", "conv_pixels", "matmul", "recurrent", "running_sum", "winograd"]

@@ -201,8 +201,9 @@ class _Queries:
 
     @cached_property
     def rows(self) -> dict[str, Buffer]:
-        """By query: the maximum and the total so far, what is taken off its scores, what earlier places count."""
-        return {name: self._memory(name) for name in ("top", "total", "less", "earlier")}
+        """By query: the maximum and the total so far, what is taken off its scores, what earlier places count, and
+        their total."""
+        return {name: self._memory(name) for name in ("top", "total", "less", "earlier", "before")}
 
     # --- loops ------------------------------------------------------------------------------------------------
 
@@ -282,9 +283,10 @@ class _Queries:
         value, earlier = self.template.problem.inputs[2], self.rows["earlier"]
 
         def tile(first: LoopExpr, rows: int) -> Stmt:
-            def before(t: LoopExpr, b: LoopExpr, lane: LoopExpr) -> LoopExpr:
-                v = b * self.lanes + lane
-                return self.mixed[first + t, v] * earlier[v]
+            def store(t: LoopExpr, b: LoopExpr, lane: LoopExpr, found: LoopExpr) -> Stmt:
+                at = first + t, b * self.lanes + lane
+                before = intrin("fma", self.mixed[at], earlier[at[1]], found)
+                return Store(self.mixed, at, found if self.is_whole else before)
 
             kernel = TileKernel(
                 rows,
@@ -293,8 +295,7 @@ class _Queries:
                 self.dtype,
                 lambda t, _, r: value[self.p, start + r, self.h, first + t],
                 lambda b, lane, r: self.scores[r, b * self.lanes + lane],
-                lambda t, b, lane, found: Store(self.mixed, (first + t, b * self.lanes + lane), found),
-                None if self.is_whole else before,
+                store,
             )
             return kernel.nest(lambda step: in_steps(count, rows * self.blocks, step))
 
@@ -308,7 +309,7 @@ class _Queries:
         whatever block they are in; then the total is 0, and 0 / 0 no number.  Where what is no number counts nothing,
         it does so after the total has it."""
         zeros = self.op.empty_rows == "zero"
-        scores, (top, total, less, earlier) = self.scores, self.rows.values()
+        scores, (top, total, less, earlier, before) = self.scores, self.rows.values()
 
         def each(*bodies: Callable[[LoopExpr, LoopExpr], Stmt]) -> Stmt:
             return loop(count, lambda j: seq(*(self._vector(partial(body, j)) for body in bodies)), name="j")
@@ -332,10 +333,18 @@ class _Queries:
             share = intrin("exp", earlier[v] - less[v])
             return self._store(earlier, select(intrin("isnan", share), 0, share) if zeros else share, v)
 
-        before = [] if self.is_whole else [self._vector(lambda v: self._store(earlier, top[v], v))]
-        rest = [] if self.is_whole else [counts, lambda v: self._store(total, total[v] * earlier[v], v)]
+        def apart(v: LoopExpr) -> Stmt:
+            return seq(self._store(before, total[v] * earlier[v], v), self._store(total, 0, v))
+
+        def joined(v: LoopExpr) -> Stmt:
+            return self._store(total, total[v] + before[v], v)
+
         powers = each(power, added, *([kept] * zeros))
-        return [*before, each(highest), self._vector(taken), *map(self._vector, rest), powers]
+        if self.is_whole:
+            return [each(highest), self._vector(taken), powers]
+        kept_top = self._vector(lambda v: self._store(earlier, top[v], v))
+        parts = map(self._vector, (taken, counts, apart))
+        return [kept_top, each(highest), *parts, powers, self._vector(joined)]
 
     # --- from rows to lanes and back --------------------------------------------------------------------------
 

@@ -358,13 +358,10 @@ class BlockedConv(_Windows):
             def at(t: LoopExpr, b: LoopExpr, lane: LoopExpr) -> tuple[LoopExpr, ...]:
                 return place.row - place.top, column + t, b, lane
 
-            kernel = replace(
-                kernel,
-                start=lambda *i: sums[at(*i)],
-                store=lambda t, b, lane, value: Store(sums, at(t, b, lane), value),
-                width=0,
-                piece=None,
-            )
+            def add(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+                return Store(sums, at(t, b, lane), sums[at(t, b, lane)] + value)
+
+            kernel = replace(kernel, store=add, width=0, piece=None)
         return kernel.nest(reduction)
 
     def _ahead(self, place: _Place, column: Start, size: int, i: LoopExpr) -> Sequence[Stmt]:

@@ -314,6 +314,10 @@ class Gemm:
         def column(b: LoopExpr, lane: LoopExpr) -> LoopExpr:
             return (block + b) * lanes + lane
 
+        def store(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+            at = p, row + t, column(b, lane)
+            return product.out.store(*at, value if start is None else start.at(*at) + value)
+
         tile = TileKernel(
             rows,
             group.size,
@@ -321,8 +325,7 @@ class Gemm:
             product.dtype,
             lambda t, _, r: product.left.at(p, row + t, r),
             lambda b, lane, r: product.b(p, r, column(b, lane)),
-            lambda t, b, lane, value: product.out.store(p, row + t, column(b, lane), value),
-            None if start is None else lambda t, b, lane: start.at(p, row + t, column(b, lane)),
+            store,
             group.width,
             product=product.multiply,
         )

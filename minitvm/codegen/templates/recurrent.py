@@ -1,5 +1,4 @@
-"""Recurrences.  Layers (nn.lstm, nn.gru, nn.rnn): sequences of a batch in parallel, the steps of one in order; running
-sums and products: one accumulator a row, or one for each of the columns behind the axis.
+"""Recurrent layers (nn.lstm, nn.gru, nn.rnn): sequences of a batch in parallel, the steps of one in order.
 
 The input's projection is done before (one dense over all steps), so a step is: the products of the recurrent weight
 with the states, then elementwise gates.  A thread walks through the steps with all of its sequences at once, so that
@@ -9,24 +8,19 @@ threads walk together: each has a part of the weight in its caches, and a barrie
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import ClassVar
 
-import numpy as np
-
-from minitvm.codegen.loops import in_lanes, in_parallel, in_strips, in_vectors, unflatten, with_memory
-from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
+from minitvm.codegen.loops import in_lanes, in_parallel, with_memory
+from minitvm.codegen.problem import TEMPLATES, Choice, Template
 from minitvm.codegen.templates.matmul import DOTS, PACKED, Panels, product_choices
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
-from minitvm.codegen.templates.tile import ITEMS_PER_THREAD, Run, in_one_loop, pieces, vectors
+from minitvm.codegen.templates.tile import Run, in_one_loop, pieces, vectors
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Alloc, Barrier, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, intrin, loop, seq
-from minitvm.ir.op import identity_of
-from minitvm.ir.ops.tensor import Running
+from minitvm.ir.loop import Barrier, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, intrin, loop, seq
 
 Stores = Iterable[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]
 """(buffer, index, value) to store, in order."""
@@ -297,75 +291,3 @@ class Rnn(Recurrent):
             yield self.y, (t, b, j), h[i, j]
 
         return seq(walk.times(self.products[0], h, t), walk.units(output))
-
-
-# --- running sums -------------------------------------------------------------------------------------------------
-
-_VECTORS = 4
-"""Sums of neighbouring columns that are written out."""
-_STACK_BYTES = 16 * 1024  # larger sums live in the workspace
-
-
-@TEMPLATES.register("llvm", "cumsum", "cumprod")
-class RunningSum(Template):
-    """Or product.  Any dtype, shape and axis: what lies behind the axis in lanes, what lies before it in parallel."""
-
-    op: Running
-
-    def refusal(self) -> Declined | None:
-        return None
-
-    def choices(self) -> Sequence[Choice]:
-        """How many sums are written out side by side."""
-        steps = math.prod(self.problem.output.shape) / self.lanes
-        return [Choice("columns in lanes", Tile(1, v), steps * (1 + 1 / v)) for v in range(1, _VECTORS + 1)]
-
-    @property
-    def axis(self) -> int:
-        return self.op.axis % len(self.problem.output.shape)
-
-    def loops(self, choice: Choice) -> Stmt:
-        shape, lanes = self.problem.output.shape, choice.tile.blocks * self.lanes
-        rows, columns = math.prod(shape[: self.axis]), math.prod(shape[self.axis + 1 :])
-        width = self._width(rows, columns, lanes)
-        return in_strips(rows, columns, width, partial(self._sums, lanes), LoopKind.PARALLEL)
-
-    def _width(self, rows: int, columns: int, lanes: int) -> int:
-        """Most columns at a time: a run of memory as long as the second-level cache has room for its sums, as few
-        as give every thread its pieces."""
-        threads, size = self.machine.threads, np.dtype(self.accumulator).itemsize
-        pieces = ITEMS_PER_THREAD * threads if threads > 1 else 1
-        most = min(self.machine.l2_bytes // 4 // size, rows * columns // pieces)
-        even = -(-columns // -(-columns // max(1, most)))
-        return min(columns, -(-even // lanes) * lanes)
-
-    def _sums(self, lanes: int, row: LoopExpr, first: LoopExpr, count: int) -> Stmt:
-        """``count`` sums side by side along the axis."""
-        (data,), out, axis = self.problem.inputs, self.problem.output, self.axis
-        acc = Buffer("acc", (count,), self.accumulator)
-        acc = replace(acc, scope="local" if acc.fits(_STACK_BYTES) else "shared")
-
-        def at(position: LoopExpr, k: LoopExpr) -> tuple[LoopExpr, ...]:
-            return (*unflatten(row, out.shape[:axis]), position, *unflatten(first + k, out.shape[axis + 1 :]))
-
-        def each(*bodies: Callable[[LoopExpr], Stmt]) -> Stmt:
-            def vector(start: LoopExpr, width: int) -> Stmt:
-                def lanes(body: Callable[[LoopExpr], Stmt]) -> Stmt:
-                    return in_lanes(width, lambda lane: body(start + lane))
-
-                return seq(*map(lanes, bodies))
-
-            return in_vectors(count, min(count, lanes), vector)
-
-        def step(position: LoopExpr) -> Stmt:
-            def add(k: LoopExpr) -> Stmt:
-                element = data[at(position, k)].astype(acc.dtype)
-                return Store(acc, (k,), acc[k] + element if self.op.kind == "sum" else acc[k] * element)
-
-            def put(k: LoopExpr) -> Stmt:
-                return Store(out, at(position, k), acc[k].astype(out.dtype))
-
-            return each(put, add) if self.op.exclusive else each(add, put)
-
-        clear = each(lambda k: Store(acc, (k,), identity_of(self.op.kind, acc.dtype)))
-        return Alloc(acc, seq(clear, loop(out.shape[axis], step, name="r")))

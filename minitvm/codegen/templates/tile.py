@@ -211,7 +211,6 @@ class TileKernel:
 
     Sums are kept in ``dtype``, operands are cast to it as they are loaded, ``store`` rounds.  ``a`` is one element
     broadcast to all lanes where it does not use ``lane``.
-    ``start(row, block, lane)``: what to begin with instead of zero.
     ``width``: how many lanes of the last block are results (all of them where 0), ``first`` the first of them.
     ``piece``: how many lanes ``store`` is given at a time, where the result lies in smaller blocks.
     ``product``: the function that multiplies and adds, of elements as they are or of the bytes in them.
@@ -225,7 +224,6 @@ class TileKernel:
     a: Operand
     b: Operand
     store: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], Stmt]
-    start: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr] | None = None
     width: int = 0
     first: int = 0
     piece: int | None = None
@@ -245,7 +243,7 @@ class TileKernel:
 
     def _zero(self, acc: Buffer) -> Stmt:
         def begin(r: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
-            return Store(acc, (r, b, lane), const(0, self.dtype) if self.start is None else self.start(r, b, lane))
+            return Store(acc, (r, b, lane), const(0, self.dtype))
 
         return each(range(self.rows), range(self.blocks), self.lanes, begin)
 

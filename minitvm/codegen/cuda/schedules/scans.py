@@ -17,7 +17,7 @@ from minitvm.codegen.cuda.schedules.teams import SHORT, rounded
 from minitvm.codegen.loops import in_lanes, unflatten, with_memory
 from minitvm.codegen.problem import TEMPLATES, Choice, Tile
 from minitvm.codegen.stages import Output
-from minitvm.codegen.templates.recurrent import RunningSum
+from minitvm.codegen.templates.running_sum import RunningSum
 from minitvm.codegen.walks import COMBINE
 from minitvm.ir.loop import (
     Barrier,
