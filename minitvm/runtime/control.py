@@ -229,7 +229,7 @@ def control_step(outer: Instance, index: int) -> Callable[[], None] | None:
     if call.op.cuts:
         return partial(_cut, outer, index, call.op)
     records = _Records()
-    outer.inside.append(records)
+    outer.hold_inside(records)
     function, record = _record(outer, index, records)
     code: Any = outer.code
     once = code.call(function, int(record.ctypes.data), records.threads)

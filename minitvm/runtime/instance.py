@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -78,7 +79,6 @@ class Instance:
         self._slots = (ctypes.c_void_p * (stop_slot(self.graph) + 1))(*self._addresses())
         self.slots = ctypes.addressof(self._slots)
         self.checks = [((i, 0), node) for i, node in enumerate(self.graph.nodes) if node.check]
-        self.steps = self.make_steps()
 
     # --- memory ---
 
@@ -191,8 +191,14 @@ class Instance:
 
     # --- running ---
 
+    @cached_property
+    def steps(self) -> list[Callable[[], None]]:
+        """What a run does, in order.  Made when it first runs: a body that a loop or a choice outside runs natively
+        never does by itself, and steps of its own would be second copies of all that lies inside it."""
+        return self.make_steps()
+
     def make_steps(self) -> list[Callable[[], None]]:
-        """What a run does, in order."""
+        """:attr:`steps`, anew."""
         return [self.host_step(s) if isinstance(s, int) else self.segment_step(s) for s in steps_of(self.graph)]
 
     def segment_step(self, segment: Segment) -> Callable[[], None]:
@@ -216,8 +222,15 @@ class Instance:
     def branches_of(self, index: int) -> Mapping[str, Instance]:
         """New instances of the branches of a node of control flow, by attribute."""
         found = self._branches(self.graph.nodes[index].name, self.device, self.num_threads)
-        self.inside += found.values()
+        for one in found.values():
+            self.hold_inside(one)
         return found
+
+    def hold_inside(self, one: Inside) -> None:
+        """To be told whatever this instance is told, and was: steps may be made while another thread ends the run."""
+        self.inside.append(one)
+        if self.stopped:
+            one.tell(True)
 
     def host_step(self, index: int) -> Callable[[], None]:
         """Control flow, or a call in Python; an error says of which node."""
