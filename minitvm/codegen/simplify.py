@@ -35,7 +35,7 @@ from minitvm.ir.loop import (
     seq,
     stmt_exprs,
 )
-from minitvm.ir.loop.affine import Affine, Range, Ranges, affine, bounds, counter, prove, wraps
+from minitvm.ir.loop.affine import Affine, Facts, Range, Ranges, affine, bounds, counter, prove, wraps
 from minitvm.ir.loop.scalar import compute
 from minitvm.ir.op import identity_of
 
@@ -47,7 +47,8 @@ _ONLY = Range(0, 0)
 
 def simplify_expr(expr: LoopExpr, ranges: Ranges) -> LoopExpr:
     """The same value, shorter.  Shared subexpressions stay shared."""
-    return map_expr(expr, lambda node: _simplify_node(node, ranges))
+    facts = Facts.of(ranges)
+    return map_expr(expr, lambda node: _simplify_node(node, facts))
 
 
 def _simplify_node(node: LoopExpr, ranges: Ranges) -> LoopExpr:

@@ -8,6 +8,9 @@ they are the same whatever their symbols stand for, as far as their normal form 
     (n - 1) // 2 + 1 == (n + 1) // 2    # True
     anonymous() == anonymous()          # False: ``?`` is equal to itself alone
 
+What grows beyond ``MOST_PARTS``, or is a product of more than ``MOST_FACTORS``, is anonymous: a dimension that each
+node of a chain uses twice would be as long as there are ways through it.
+
 What cannot be decided is neither true nor false: ``n < 4`` and ``bool(n)`` raise.  Ask :func:`always_less` and
 :func:`differ`, and leave what they deny to the run.
 """
@@ -64,8 +67,15 @@ class Atom:
         found = FUNCTIONS[self.kind](a, divisor) if known else None
         return found if isinstance(found, int) else None
 
+    @property
+    def parts(self) -> int:
+        """Symbols and functions that it is written with."""
+        return 1 + (sum(map(_parts, self.of)) if self.kind in FUNCTIONS else 0)
+
 
 Monomial: TypeAlias = tuple[Atom, ...]
+
+MOST_PARTS, MOST_FACTORS = 512, 32
 
 
 class Undecided(TypeError):
@@ -89,6 +99,11 @@ class SymbolicDim:
         """Its value where every symbol stands for ``extent``."""
         return replace(self, dict.fromkeys(self.symbols(), extent))
 
+    @cached_property
+    def parts(self) -> int:
+        """Symbols and functions that it is written with, each as often as it stands there."""
+        return sum(1 + sum(atom.parts for atom in monomial) for monomial, _ in self.terms)
+
     @property
     def is_atom(self) -> bool:
         return len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1
@@ -109,6 +124,8 @@ class SymbolicDim:
     def __mul__(self, other: Dim) -> Dim:
         if not isinstance(other, (int, SymbolicDim)):
             return NotImplemented
+        if _parts(self) * _parts(other) > MOST_PARTS**2 // 4:
+            return anonymous()
         products = itertools.product(self.terms, _terms(other))
         return _collect(tuple((_sorted((*m, *k)), a * b) for (m, a), (k, b) in products))
 
@@ -168,7 +185,19 @@ def _collect(terms: tuple[tuple[Monomial, int], ...]) -> Dim:
     kept = [(monomial, factor) for monomial, factor in factors.items() if factor]
     if all(not monomial for monomial, _ in kept):
         return sum(factor for _, factor in kept)
-    return SymbolicDim(tuple(sorted(kept, key=lambda term: (-len(term[0]), list(map(str, term[0])), repr(term)))))
+    if len(kept) > MOST_PARTS or any(len(monomial) > MOST_FACTORS for monomial, _ in kept):
+        return anonymous()
+    return _bounded(
+        SymbolicDim(tuple(sorted(kept, key=lambda term: (-len(term[0]), list(map(str, term[0])), repr(term)))))
+    )
+
+
+def _parts(dim: Dim) -> int:
+    return dim.parts if isinstance(dim, SymbolicDim) else 1
+
+
+def _bounded(dim: SymbolicDim) -> SymbolicDim:
+    return dim if dim.parts <= MOST_PARTS else anonymous()
 
 
 def symbol(name: str) -> SymbolicDim:
@@ -221,7 +250,7 @@ def _divided(terms: tuple[tuple[Monomial, int], ...], by: Monomial, factor: int)
 def _applied(function: str, a: Dim, b: Dim) -> Dim:
     if function in ("min", "max", "broadcast"):
         a, b = sorted((a, b), key=lambda d: (isinstance(d, int), str(d), repr(d)))
-    return SymbolicDim((((Atom(function, (a, b)),), 1),)) if function != "//" or b != 1 else a
+    return _bounded(SymbolicDim((((Atom(function, (a, b)),), 1),))) if function != "//" or b != 1 else a
 
 
 def least(dim: Dim) -> int | None:

@@ -25,6 +25,7 @@ from minitvm.ir.structural import node_key
 from minitvm.ir.types import Shape, TensorType, TupleType, is_named, tensor_fields
 from minitvm.ir.visitor import as_function, children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
+from minitvm.passes.recomputed import MAX_COPIES, Cutting
 from minitvm.passes.share_memory import ShareMemory, joins, reshaped
 from minitvm.passes.sink_cast import is_cast_of_weights
 
@@ -156,7 +157,7 @@ POINTWISE = (Fusion.INJECTIVE, Fusion.OUT_ELEMWISE_FUSABLE)
 """At the end also a reduction, or a group with an anchor."""
 
 
-def partition(function: Function, opt_level: int, max_depth: int, shares: bool) -> dict[Expr, Group]:
+def partition(function: Function, opt_level: int, max_depth: int, max_copies: int, shares: bool) -> dict[Expr, Group]:
     """The group of every node that is one.  At level 0 each alone; otherwise after three phases over all nodes.
 
     ``shares``: ShareMemory follows.
@@ -168,9 +169,30 @@ def partition(function: Function, opt_level: int, max_depth: int, shares: bool) 
             fusing.visit(node, phase)
     for node in graph.values() if opt_level == 0 else ():
         fusing.note(node, None, "at level 0 each operator is its own kernel")
+    groups = {expr: node.group.find() for expr, node in graph.items()}
+    if opt_level > 0:
+        _cut_apart(graph, groups, fusing, max_copies)
     for verdict in fusing.verdicts.values():
         record(verdict)
-    return {expr: node.group.find() for expr, node in graph.items()}
+    return groups
+
+
+def _cut_apart(graph: dict[Expr, Node], groups: dict[Expr, Group], fusing: _Fusing, max_copies: int) -> None:
+    """Groups that would compute a value too often become several."""
+
+    def users(expr: Expr) -> list[Expr]:
+        return [user.expr for user, _ in graph[expr].outputs if groups[user.expr] is groups[expr]]
+
+    cutting, whole = Cutting(users, max_copies), dict(groups)
+    for node in reversed(graph.values()):
+        if whole[node.expr].size == 1:
+            continue
+        reason = cutting.visit(node.expr)
+        if reason:
+            fusing.note(node, None, reason, again=True)
+    made = {root: whole[root] for root in cutting.home.values() if whole[root].root is root}
+    for expr, root in cutting.home.items():
+        groups[expr] = made.setdefault(root, Group(_pattern(root), root, anchored=False))
 
 
 @dataclass
@@ -261,9 +283,10 @@ class _Fusing:
                     stack.append(consumer)
         return total
 
-    def note(self, node: Node, target: Node | None, reason: str, fused: bool = False) -> None:
+    def note(self, node: Node, target: Node | None, reason: str, fused: bool = False, again: bool = False) -> None:
+        """``again``: whatever was said before."""
         known = self.verdicts.get(node.expr)
-        if listening() and isinstance(node.expr, Call) and (known is None or not known.taken):
+        if listening() and isinstance(node.expr, Call) and (known is None or not known.taken or again):
             verdict = reason if target is None else f"into {name_of(target.expr)}: {reason}"
             self.verdicts[node.expr] = decision("FuseOps", node.expr, verdict if fused else Declined(verdict))
 
@@ -293,6 +316,9 @@ MAX_NAME = 80
 MAX_DEPTH = 256
 
 register_config("minitvm.FuseOps.max_depth", int, MAX_DEPTH, "the most operators that one kernel may hold")
+register_config(
+    "minitvm.FuseOps.max_copies", int, MAX_COPIES, "the most places at which one kernel may compute the same value anew"
+)
 
 
 def is_lowerable(call: Call) -> bool:
@@ -315,8 +341,8 @@ class FuseOps(FunctionPass, opt_level=0):
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         level = context.opt_level if self.opt_level is None else self.opt_level
-        depth, shares = context.option("minitvm.FuseOps.max_depth"), context.pass_enabled(ShareMemory.info)
-        groups = partition(function, level, depth, shares)
+        depth, copies = (context.option(f"minitvm.FuseOps.max_{what}") for what in ("depth", "copies"))
+        groups = partition(function, level, depth, copies, context.pass_enabled(ShareMemory.info))
         return as_function(rebuild(function, (*function.params, _Rewriter(groups).run(function.body))))
 
 

@@ -383,3 +383,21 @@ def test_long_names_end_in_a_hash() -> None:
     assert isinstance(call.op, Function) and isinstance(longer.op, Function)
     assert len(call.op.attrs["name"]) == len(longer.op.attrs["name"]) == 80
     assert call.op.attrs["name"] != longer.op.attrs["name"]
+
+
+def doubled(length: int) -> str:
+    """Each value is joined with itself: the first is made at 2 ** length places of the last."""
+    lines, size = ["def @main(%x: Tensor[(1,), float32]) {", "  %0 = exp(%x);"], 1
+    for i in range(length):
+        lines.append(f"  %{2 * i + 1} = (%{2 * i}, %{2 * i});")
+        lines.append(f"  %{2 * i + 2} = concatenate(%{2 * i + 1}, axis=0);")
+        size *= 2
+    return "\n".join([*lines, f"  negative(%{2 * length})", "}"])
+
+
+@pytest.mark.parametrize(("most", "expected"), [(16, 2), (2, 5), (10**9, 1)])
+def test_a_value_made_at_many_places_has_a_kernel(most: int, expected: int) -> None:
+    """``max_copies`` bounds how often it is computed anew."""
+    with PassContext(config={"minitvm.FuseOps.max_copies": most}):
+        fused = fuse(parse_module(doubled(8)))
+    assert len([call for call in calls(fused.main.body) if isinstance(call.op, Function)]) == expected

@@ -208,10 +208,21 @@ def weighted_sum(forms: Iterable[Affine[Term]], factors: Iterable[int], constant
 
 
 def affine(expr: LoopExpr) -> Affine[LoopExpr]:
-    """The affine form of an index expression."""
+    """The affine form of an index expression.  A sum keeps its own: sums of sums that share parts are asked often."""
+    if isinstance(expr, Const):
+        return Affine(int(expr.value))
+    if not isinstance(expr, Binary):
+        return Affine.of(expr)
+    form: Affine[LoopExpr] | None = getattr(expr, "form", None)
+    if form is None:
+        form = _form(expr)
+        if expr not in form.terms:  # else it would hold itself, and never go
+            object.__setattr__(expr, "form", form)
+    return form
+
+
+def _form(expr: Binary) -> Affine[LoopExpr]:
     match expr:
-        case Const(value, _):
-            return Affine(int(value))
         case Binary("add", a, b):
             return affine(a).plus(affine(b))
         case Binary("sub", a, b):
@@ -262,6 +273,20 @@ def vectorizes(expr: LoopExpr, var: LoopVar) -> bool:
 Ranges: TypeAlias = Mapping[LoopVar, Range]
 
 
+class Facts(dict[LoopVar, Range]):
+    """Ranges of variables, with what has been found of expressions: each is looked at once, however many share it."""
+
+    def __init__(self, ranges: Ranges) -> None:
+        super().__init__(ranges)
+        self.bounds: dict[LoopExpr, Range] = {}
+        self.proved: dict[LoopExpr, bool | None] = {}
+        self.data: dict[LoopExpr, bool] = {}
+
+    @staticmethod
+    def of(ranges: Ranges) -> Facts:
+        return ranges if isinstance(ranges, Facts) else Facts(ranges)
+
+
 def counter(extent: LoopExpr, ranges: Ranges) -> Range:
     """What the variable of a loop may be."""
     return bounds(extent, ranges).counter
@@ -269,6 +294,14 @@ def counter(extent: LoopExpr, ranges: Ranges) -> Range:
 
 def bounds(expr: LoopExpr, ranges: Ranges) -> Range:
     """An interval that holds an integer expression."""
+    facts = Facts.of(ranges)
+    found = facts.bounds.get(expr)
+    if found is None:
+        found = facts.bounds[expr] = _bounds(expr, facts)
+    return found
+
+
+def _bounds(expr: LoopExpr, ranges: Facts) -> Range:
     match expr:
         case Const(value, "int64"):
             return Range(value, value)
@@ -296,7 +329,7 @@ def bounds(expr: LoopExpr, ranges: Ranges) -> Range:
     return ANYTHING
 
 
-def _summed(expr: LoopExpr, form: Affine[LoopExpr], ranges: Ranges) -> tuple[Range, bool]:
+def _summed(expr: LoopExpr, form: Affine[LoopExpr], ranges: Facts) -> tuple[Range, bool]:
     """Bounds of the exact sum ``form``, which ``expr`` is, and whether it may differ from its value in 64 bits: data
     may be near the ends."""
     exact = form.bounds(lambda term: ANYTHING if term is expr else bounds(term, ranges))
@@ -304,17 +337,35 @@ def _summed(expr: LoopExpr, form: Affine[LoopExpr], ranges: Ranges) -> tuple[Ran
         return exact, True
     if None not in (exact.low, exact.high) or (not form.constant and list(form.terms.values()) == [1]):
         return exact, False
-    data = (t for t in form.terms if not all(isinstance(node, (LoopVar, Const, Binary)) for node in walk_exprs(t)))
-    return exact, any(not bounds(term, ranges).fits for term in data)
+    return exact, any(not bounds(term, ranges).fits for term in form.terms if _is_data(term, ranges))
+
+
+def _is_data(expr: LoopExpr, facts: Facts) -> bool:
+    """Whether it is made of more than loop variables and numbers."""
+    if isinstance(expr, (LoopVar, Const)):
+        return False
+    if not isinstance(expr, Binary):
+        return True
+    found = facts.data.get(expr)
+    if found is None:
+        found = facts.data[expr] = _is_data(expr.lhs, facts) or _is_data(expr.rhs, facts)
+    return found
 
 
 def wraps(expr: LoopExpr, ranges: Ranges) -> bool:
     """Whether an ``int64`` sum may wrap around: its exact value then differs from what is computed."""
-    return _summed(expr, affine(expr), ranges)[1]
+    return _summed(expr, affine(expr), Facts.of(ranges))[1]
 
 
 def prove(condition: LoopExpr, ranges: Ranges) -> bool | None:
     """Whether a condition on indices always (or never) holds; ``None`` where that is not known."""
+    facts = Facts.of(ranges)
+    if condition not in facts.proved:
+        facts.proved[condition] = _proved(condition, facts)
+    return facts.proved[condition]
+
+
+def _proved(condition: LoopExpr, ranges: Facts) -> bool | None:
     match condition:
         case Const(value, "bool"):
             return bool(value)

@@ -130,7 +130,7 @@ class _Shared(type):
 
 
 class _Node(LoopExpr, metaclass=_Shared):
-    __slots__ = ("dtype",)
+    __slots__ = ("dtype", "form")
 
     @staticmethod
     def key(*args: Any) -> tuple[Any, ...]:
