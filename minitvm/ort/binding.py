@@ -20,6 +20,8 @@ class _Session(Protocol):
 
     def get_inputs(self) -> Sequence[Any]: ...
 
+    def get_overridable_initializers(self) -> Sequence[Any]: ...
+
     def get_outputs(self) -> Sequence[Any]: ...
 
 
@@ -40,7 +42,7 @@ class IOBinding:
     """
 
     def __init__(self, session: _Session) -> None:
-        self._inputs = [value.name for value in session.get_inputs()]
+        self._inputs = [value.name for value in (*session.get_inputs(), *session.get_overridable_initializers())]
         self._outputs = [value.name for value in session.get_outputs()]
         self._feeds: dict[str, Any] = {}
         self._bound: dict[str, _Out] = {}

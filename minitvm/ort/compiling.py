@@ -8,7 +8,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ import numpy as np
 
 from minitvm.driver.kernels import Progress
 from minitvm.errors import InputError, LibraryError, MiniTVMError, UnknownValueError, listing
-from minitvm.frontend import ModelDescription, ValueDescription, describe_importable, keep_files
+from minitvm.frontend import ModelDescription, ValueDescription, keep_files
 from minitvm.ir.decision import Decision
 from minitvm.ir.types import STRING, MapType, SequenceType, TensorType, as_shape, is_numeric
 from minitvm.models import (
@@ -74,6 +74,7 @@ class Compiling:
         self,
         model: Model,
         target: Target,
+        description: ModelDescription,
         *,
         shape_dict: Mapping[str, Sequence[int | str]] | None,
         num_threads: int,
@@ -87,7 +88,7 @@ class Compiling:
         self._model, self.target, self._threads = model, target, num_threads
         self._opt_level, self._strict, self._on_progress = opt_level, strict, on_progress
         self._wants_symbolic, self._after = symbolic, specialise_after
-        self.description: ModelDescription = describe_importable(model)
+        self.description = description
         self._inputs = {v.name: v for v in self.description.inputs}
         self._types = {v.name: _type_of(v) for v in self.description.inputs}
         self._tensors = {name: type_ for name, type_ in self._types.items() if isinstance(type_, TensorType)}
@@ -176,6 +177,10 @@ class Compiling:
         Kernels for all shapes are compiled where nothing is yet.  Raises :class:`LibraryError` where they cannot be,
         and what :meth:`Library.save` raises.
         """
+        write(self.to_save(), path, key)
+
+    def to_save(self) -> list[Library]:
+        """What a file of this model holds; :class:`LibraryError` where there is nothing."""
         found = [one.library for one in self._kept.all() if not one.symbolic]
         symbolic = self._symbolic_library() if not found or self._symbolic is not None else None
         if isinstance(symbolic, Library):
@@ -183,9 +188,7 @@ class Compiling:
         if not found:
             hint = "compile it for shapes before: session.prepare({name: shape})"
             raise LibraryError(f"nothing is compiled that could be saved: {symbolic}", hint=hint)
-        first, *others = (library.artifact for library in found)
-        others = [replace(other, model={}) for other in others]
-        Library(replace(first, others=tuple(others))).save(path, key)
+        return found
 
     def _dtype(self, name: str) -> str:
         found = self._types[name].dtype if name in self._types else "float32"
@@ -240,19 +243,7 @@ class Compiling:
         return True
 
     def _checked(self, input_feed: Mapping[str, Any]) -> dict[str, Any]:
-        if not isinstance(input_feed, Mapping):
-            raise InputError(
-                f"the inputs are a {type(input_feed).__name__}, not a dictionary", hint="run(None, {name: array, ...})"
-            )
-        for name in input_feed:
-            if name not in self._inputs:
-                raise unknown_name(name, list(self._inputs))
-        missing = [name for name in self._inputs if name not in input_feed]
-        if missing:
-            raise MissingInputError(
-                f"input{'s' if len(missing) > 1 else ''} missing: {listing(missing)}",
-                hint=f"give an array for every input: {listing(self._inputs)}",
-            )
+        check_given(input_feed, self._inputs)
         memory = self._memory(input_feed)
         found = {name: check_input(name, input_feed[name], type_, memory) for name, type_ in self._types.items()}
         for name, declared in self._declared.items():
@@ -339,6 +330,30 @@ class Compiling:
             **{"on_progress": self._on_progress, **options},
         )
         return Specialised(library, frozenset(values))
+
+
+def check_given(feeds: Mapping[str, Any], inputs: Collection[str], defaults: Collection[str] = ()) -> None:
+    """:class:`InputError` where it is no dictionary of all ``inputs`` and no others but ``defaults``."""
+    if not isinstance(feeds, Mapping):
+        raise InputError(
+            f"the inputs are a {type(feeds).__name__}, not a dictionary", hint="run(None, {name: array, ...})"
+        )
+    for name in feeds:
+        if name not in inputs and name not in defaults:
+            raise unknown_name(name, [*inputs, *defaults])
+    missing = [name for name in inputs if name not in feeds]
+    if missing:
+        raise MissingInputError(
+            f"input{'s' if len(missing) > 1 else ''} missing: {listing(missing)}",
+            hint=f"give an array for every input: {listing(inputs)}",
+        )
+
+
+def write(libraries: Sequence[Library], path: str | Path, key: Any = None) -> None:
+    """Libraries of one model as one file, the first of which says what it is."""
+    first, *others = (library.artifact for library in libraries)
+    others = [replace(other, model={}) for other in others]
+    Library(replace(first, others=tuple(others))).save(path, key)
 
 
 def _nothing(type_: SequenceType | MapType) -> Any:

@@ -32,6 +32,7 @@ from minitvm.ort.loaded import Loaded
 from minitvm.ort.options import OptionWarning, RunOptions, SessionOptions, Settings, go_on
 from minitvm.ort.profiling import Profiler
 from minitvm.ort.values import OrtValue, held, value_of
+from minitvm.ort.varying import Varying, compiling
 from minitvm.passes.manager import PassContext
 from minitvm.runtime import archive
 from minitvm.runtime.checks import unknown_name
@@ -87,7 +88,7 @@ class InferenceSession:
     ``{"ids": ("batch<=8", "seq<=512")}``; other shapes are errors.  An error leaves the session as it was.
     """
 
-    _make: Callable[[Target], Compiling | Loaded]
+    _make: Callable[[Target], Compiling | Varying | Loaded]
     _profiler: Profiler | None = None
 
     def __init__(
@@ -121,7 +122,7 @@ class InferenceSession:
             self._make = lambda _: Loaded(library)
         else:
             self._make = partial(
-                Compiling,
+                compiling,
                 _with_overrides(hold(path_or_bytes), settings),
                 shape_dict=shape_dict,
                 num_threads=self._threads,
@@ -145,7 +146,7 @@ class InferenceSession:
             self._save_optimized(settings.save_as)
         log(INFO, f"session ready after {time.perf_counter() - start:.3f} s", settings.severity, settings.logid)
 
-    def _made(self, target: Target) -> Compiling | Loaded:
+    def _made(self, target: Target) -> Compiling | Varying | Loaded:
         """What compiles for a target; errors are those of a target that cannot be compiled for here, too."""
         backend_for(target, self._threads)
         engine = self._make(target)
@@ -171,8 +172,8 @@ class InferenceSession:
         return list(map(_node_arg, self._engine.description.outputs))
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """None: weights are compiled in.  ``SessionOptions.add_initializer`` gives others."""
-        return []
+        """Weights that are inputs as well: defaults in whose place a run may be given others."""
+        return list(map(_node_arg, self._engine.description.overridable))
 
     def get_modelmeta(self) -> ModelMetadata:
         return ModelMetadata(**self._engine.description.metadata)

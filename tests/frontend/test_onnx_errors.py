@@ -60,12 +60,6 @@ def test_value_produced_twice() -> None:
     )
 
 
-def test_output_listed_twice() -> None:
-    assert error_of(FrontendError, build([node("Relu", ["x"], ["y"])], [value("x", X)], ["y", "y"])) == (
-        "output 'y' is listed twice"
-    )
-
-
 def test_output_never_produced() -> None:
     assert error_of(FrontendError, build([node("Relu", ["x"], ["y"])], [value("x", X)], ["z"])) == (
         "output 'z' is never produced"

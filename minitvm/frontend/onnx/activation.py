@@ -86,15 +86,11 @@ def compared(x: Expr) -> Expr:
 
 @onnx_op("PRelu")
 def prelu(node: OnnxNode) -> Expr:
-    """``nn.prelu`` for a slope per channel (axis 1) of floats, any other by broadcasting.
-
-    Before opset 7, which broadcasts, a slope of rank 1 is one of channels; onnx's converter leaves it as it is.
-    """
+    """``nn.prelu`` for a slope per channel (axis 1) of floats, any other by broadcasting."""
     x, slope = node[0], node[1]
     channels = dims(x)[1] if rank(x) > 1 else None
     per_channel = (channels, *(1,) * (rank(x) - 2))
-    ways = [per_channel, (1, *per_channel), *([(channels,)] if node.control[0].written_for < 7 else [])]
-    if x.dtype.startswith("float") and channels is not None and dims(slope) in ways:
+    if x.dtype.startswith("float") and channels is not None and dims(slope) in (per_channel, (1, *per_channel)):
         return emit("nn.prelu", x, reshaped(slope, [channels]), axis=1)
     return emit("where", emit("greater", x, 0), x, x * slope)
 

@@ -14,18 +14,29 @@ from minitvm.frontend.onnx.types import NUMPY_NAMES, dtype_name
 from minitvm.ir.node import Expr
 from minitvm.ir.types import DTYPES, STRING, TensorType
 
+Imports = Mapping[str, int]
+"""The version of each operator set."""
 
-def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
-    """Version of each operator set."""
-    return {normal_domain(entry.domain): int(entry.version) for entry in model.opset_import}
+Supports = Callable[[onnx.NodeProto, int], bool]
+"""Whether there is a way to import a node of that opset."""
 
 
-def check_model(
-    model: onnx.ModelProto, opsets: Mapping[str, int], is_supported: Callable[[onnx.NodeProto], bool]
-) -> None:
-    """Raises one :class:`FrontendError` of all that the model has and minitvm has not: operator sets, operators,
-    element types; an :class:`UnsupportedOperatorError` where operators are among it."""
-    found = [*_newer_opset(opsets), *_unknown_operators(model.graph, is_supported), *_unknown_types(model.graph)]
+def opsets_of(proto: onnx.ModelProto | onnx.FunctionProto) -> dict[str, int]:
+    return {normal_domain(entry.domain): int(entry.version) for entry in proto.opset_import}
+
+
+def opset_of(node: onnx.NodeProto, opsets: Imports) -> int:
+    domain = normal_domain(node.domain)
+    return opsets.get(domain, 1 if domain else onnx.defs.onnx_opset_version())
+
+
+def check_model(graphs: Iterable[tuple[onnx.GraphProto, Imports]], is_supported: Supports) -> None:
+    """Raises one :class:`FrontendError` of all that the model's graph and its functions have and minitvm has not:
+    operator sets, operators, element types; an :class:`UnsupportedOperatorError` where operators are among it."""
+    graphs = list(graphs)
+    found = list(_unknown_opset([opsets for _, opsets in graphs]))
+    found += _unknown_operators([(all_nodes(graph), opsets) for graph, opsets in graphs], is_supported)
+    found += [error for graph, _ in graphs for error in _unknown_types(graph)]
     if len(found) == 1:
         raise found[0]
     if found:
@@ -34,11 +45,15 @@ def check_model(
         raise kind(f"{len(found)} things in the model cannot be imported", where=where, hint=found[0].hint)
 
 
-def _newer_opset(opsets: Mapping[str, int]) -> Iterator[FrontendError]:
+def _unknown_opset(imports: Iterable[Imports]) -> Iterator[FrontendError]:
     newest = onnx.defs.onnx_opset_version()
-    if opsets.get("", newest) > newest:
+    version = max(opsets.get("", newest) for opsets in imports)
+    oldest = min(opsets.get("", newest) for opsets in imports)
+    if oldest < 1:
+        yield FrontendError(f"the model uses ONNX opset {oldest}; the first is 1", hint="the file is damaged")
+    if version > newest:
         yield FrontendError(
-            f"the model uses ONNX opset {opsets['']}; the installed onnx {onnx.__version__} knows up to {newest}",
+            f"the model uses ONNX opset {version}; the installed onnx {onnx.__version__} knows up to {newest}",
             hint="pip install --upgrade onnx, or export the model with an older opset",
         )
 
@@ -75,7 +90,7 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     return found + [g for a in node.attribute if a.type == onnx.AttributeProto.GRAPHS for g in a.graphs]
 
 
-def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.NodeProto]:
+def all_nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
     """Every node of a graph and of the graphs inside it."""
     for node in graph.node:
         yield node
@@ -83,7 +98,7 @@ def all_nodes(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.Node
             yield from all_nodes(inner)
 
 
-def check_names(graph: onnx.GraphProto) -> None:
+def check_names(graph: onnx.GraphProto | onnx.FunctionProto) -> None:
     """Names are text.  protobuf hands out what is not UTF-8 as bytes."""
     if any(isinstance(name, bytes) for name in _names(graph)):
         raise FrontendError("a name in the model is not text", hint="the file is damaged")
@@ -92,9 +107,12 @@ def check_names(graph: onnx.GraphProto) -> None:
             check_names(inner)
 
 
-def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    yield from (value.name for value in (*graph.input, *graph.output))
-    yield from (tensor.name for tensor in graph.initializer)
+def _names(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[str]:
+    if isinstance(graph, onnx.FunctionProto):
+        yield from (graph.name, graph.domain, graph.overload, *graph.input, *graph.output, *graph.attribute)
+        yield from (attribute.name for attribute in graph.attribute_proto)
+    else:
+        yield from (value.name for value in (*graph.input, *graph.output, *graph.initializer))
     for node in graph.node:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
         yield from (name for a in node.attribute for name in (a.name, a.ref_attr_name))
@@ -172,19 +190,20 @@ def check_results(declared: Iterable[onnx.ValueInfoProto], found: Iterable[Expr]
             )
 
 
-def check_supported(graph: onnx.FunctionProto, is_supported: Callable[[onnx.NodeProto], bool]) -> None:
+def check_supported(graph: onnx.GraphProto, opsets: Imports, is_supported: Supports) -> None:
     """Raises :class:`UnsupportedOperatorError` that lists every operator without a builder, with its nodes."""
-    for error in _unknown_operators(graph, is_supported):
+    for error in _unknown_operators([(all_nodes(graph), opsets)], is_supported):
         raise error
 
 
 def _unknown_operators(
-    graph: onnx.GraphProto | onnx.FunctionProto, is_supported: Callable[[onnx.NodeProto], bool]
+    parts: Iterable[tuple[Iterable[onnx.NodeProto], Imports]], is_supported: Supports
 ) -> Iterator[UnsupportedOperatorError]:
     missing: dict[str, list[str]] = {}
-    for node in all_nodes(graph):
-        if not is_supported(node):
-            missing.setdefault(kind_of(node), []).append(node.name or next(filter(None, node.output), ""))
+    for nodes, opsets in parts:
+        for node in nodes:
+            if not is_supported(node, opset_of(node, opsets)):
+                missing.setdefault(kind_of(node), []).append(node.name or next(filter(None, node.output), ""))
     if missing:
         counts = ", ".join(f"{kind} ({len(names)})" for kind, names in sorted(missing.items()))
         yield UnsupportedOperatorError(
@@ -251,7 +270,7 @@ def _check_unique(graph: onnx.GraphProto) -> None:
             if name in seen:
                 raise FrontendError(f"value {name!r} is produced twice", where=[place_of(node)])
             seen.add(name)
-    for kind, values in (("input", graph.input), ("output", graph.output), ("initializer", graph.initializer)):
+    for kind, values in (("input", graph.input), ("initializer", graph.initializer)):
         for name, count in Counter(v.name for v in values).items():
             if count > 1:
                 raise FrontendError(f"{kind} {name!r} is listed twice")

@@ -5,6 +5,7 @@ from typing import Any
 
 import onnx
 
+from minitvm.frontend.onnx.local_functions import fill
 from minitvm.frontend.onnx.node import OnnxNode, normal_domain, schema_of
 from minitvm.frontend.onnx.types import proto_of_type
 
@@ -41,18 +42,6 @@ def definition_of(node: OnnxNode) -> onnx.FunctionProto:
         types = [proto_of_type(None if expr is None else expr.type).SerializeToString() for expr in node.inputs]
         found = schema.get_context_dependent_function_with_opset_version(version, node.proto.SerializeToString(), types)
         body = onnx.FunctionProto.FromString(found)
-    for inner in body.node:
-        _fill_attributes(inner, node)
+    given = {name: node.attribute_proto(name) for name in (*schema.attributes, *(a.name for a in node.proto.attribute))}
+    fill(body.node, {name: proto for name, proto in given.items() if proto is not None})
     return body
-
-
-def _fill_attributes(inner: onnx.NodeProto, node: OnnxNode) -> None:
-    """Attributes that refer to the node's become those; one that the node leaves out, without a default, goes."""
-    for attribute in list(inner.attribute):
-        if attribute.ref_attr_name:
-            given = node.attribute_proto(attribute.ref_attr_name)
-            name = attribute.name
-            inner.attribute.remove(attribute)
-            if given is not None:
-                inner.attribute.append(given)
-                inner.attribute[-1].name = name

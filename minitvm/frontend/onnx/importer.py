@@ -7,6 +7,8 @@ constants alone (shapes above all) is computed on the way, so most models arrive
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -20,12 +22,14 @@ from minitvm.frontend.onnx.check import (
     check_names,
     check_results,
     check_supported,
+    opset_of,
     opsets_of,
     ordered_nodes,
 )
 from minitvm.frontend.onnx.foreign import foreign, is_foreign
 from minitvm.frontend.onnx.functions import definition_of, has_definition
 from minitvm.frontend.onnx.inputs import input_variable
+from minitvm.frontend.onnx.local_functions import LocalFunction, LocalFunctions, call_attributes
 from minitvm.frontend.onnx.model import (
     LoadedModel,
     ModelDescription,
@@ -39,7 +43,9 @@ from minitvm.frontend.onnx.model import (
     load_model,
 )
 from minitvm.frontend.onnx.node import OnnxNode, label_of, normal_domain, place_of
+from minitvm.frontend.onnx.old_opsets import OLDEST_OPSET, is_old, modern
 from minitvm.frontend.onnx.registry import Builder, Outputs, builder_for
+from minitvm.frontend.onnx.scope import Scope
 from minitvm.frontend.onnx.sequence import is_for_python
 from minitvm.frontend.onnx.settled import tell_settled
 from minitvm.frontend.onnx.stored import with_float32
@@ -108,20 +114,21 @@ def describe_importable(model: ModelSource) -> ModelDescription:
     their sets, types, attributes, names of values, weights and the files that they are in."""
     loaded = load_model(model)
     importer = _checked(loaded)
-    graph = loaded.proto.graph
-    ordered_nodes(graph)
-    for part in (graph, *inner_graphs(graph)):
-        check_weights(part, loaded.files)
-        for node in part.node:
-            check_against_schema(node, importer.opset_of(node))
+    for graph, opsets in importer.graphs():
+        ordered_nodes(graph)
+        for part in (graph, *inner_graphs(graph)):
+            check_weights(part, loaded.files)
+            for node in part.node:
+                check_against_schema(node, opset_of(node, opsets))
     return describe_model(loaded.proto)
 
 
 def _checked(loaded: LoadedModel, freeze: bool = False) -> Importer:
     """What imports a model that has nothing but what minitvm has."""
-    check_names(loaded.proto.graph)
-    importer = Importer(loaded, opsets_of(loaded.proto), freeze)
-    check_model(loaded.proto, importer.opsets, importer.supports)
+    for graph in (loaded.proto.graph, *loaded.proto.functions):
+        check_names(graph)
+    importer = Importer(loaded, freeze)
+    check_model(importer.graphs(), importer.supports)
     return importer
 
 
@@ -133,73 +140,46 @@ def _dictionary(option: str, given: Any) -> dict[str, Any]:
     )
 
 
-class Scope:
-    """The values of one graph by name.  In the body of a function (a branch, a loop), values from outside
-    become its parameters: ``captured`` maps each to its variable."""
-
-    def __init__(self, parent: Scope | None = None, is_function: bool = False) -> None:
-        self.values: dict[str, Expr] = {}
-        self.parent = parent
-        self.is_function = is_function
-        self.captured: dict[Expr, Var] = {}
-
-    def lookup(self, name: str, known: dict[Expr, np.ndarray]) -> Expr | None:
-        if name in self.values or self.parent is None:
-            return self.values.get(name)
-        outer = self.parent.lookup(name, known)
-        if outer is None or isinstance(outer, Constant) or not self.is_function:
-            return outer
-        if outer not in self.captured:
-            inner = self.captured[outer] = Var(name, outer.type)
-            if outer in known:
-                known[inner] = known[outer]
-        return self.captured[outer]
-
-    def outside(self) -> dict[Expr, Expr]:
-        """What the variables of this body and of those around it stand for."""
-        around = self.parent.outside() if self.parent else {}
-        return around | {inner: outer for outer, inner in self.captured.items()}
-
-    def names(self) -> set[str]:
-        return set(self.values) | (self.parent.names() if self.parent else set())
-
-
 class Importer:
     """The state of one import: weights found so far, and the arrays of variables that are weights."""
 
-    def __init__(self, model: LoadedModel, opsets: dict[str, int], freeze: bool) -> None:
+    def __init__(self, model: LoadedModel, freeze: bool) -> None:
         self.proto = model.proto
         self.files = model.files
-        self.written_for = model.written_for
-        self.opsets = opsets
+        self.functions = LocalFunctions(model.proto)
         self.freeze = freeze
         self.known: dict[Expr, np.ndarray] = {}
         self.weights: list[Var] = []
         self.inputs: list[Var] = []
+        self._called: dict[Any, list[Expr | None]] = {}
+        """What calls of functions became."""
 
-    def supports(self, node: onnx.NodeProto, opset: int | None = None) -> bool:
-        version = self.opset_of(node) if opset is None else opset
-        return self._builder(node, version) is not None
+    def graphs(self) -> list[tuple[onnx.GraphProto, Mapping[str, int]]]:
+        """The model's graph and its functions, each with the operator sets that it imports."""
+        return [(self.proto.graph, opsets_of(self.proto)), *((f.graph, f.opsets) for f in self.functions)]
+
+    def supports(self, node: onnx.NodeProto, opset: int) -> bool:
+        return self._builder(node, opset) is not None
 
     def _builder(self, node: onnx.NodeProto, opset: int) -> Builder | None:
-        """A builder, else ONNX's definition by other operators, else its evaluator; ``None`` where nobody knows it."""
+        """A builder, else the model's own function, else ONNX's definition by other operators, else its evaluator;
+        ``None`` where nobody knows it."""
         domain = normal_domain(node.domain)
-        known = builder_for(domain, node.op_type, opset)
+        opset = opset if domain else max(opset, OLDEST_OPSET)
+        known, function = builder_for(domain, node.op_type, opset), self.functions.of(node, opset)
+        if function is not None and (known is None or not domain):
+            return partial(self._call, function)
         if known is not None:
             return known
         if has_definition(node, opset, self.supports):
             return self._by_definition
         return foreign if is_foreign(node, domain, opset) else None
 
-    def opset_of(self, node: onnx.NodeProto) -> int:
-        domain = normal_domain(node.domain)
-        return self.opsets.get(domain, 1 if domain else onnx.defs.onnx_opset_version())
-
     def run(
         self, shapes: dict[str, Sequence[int | str | None]], dtypes: dict[str, str], values: dict[str, Any]
     ) -> tuple[Module, dict[str, Any]]:
         graph = self.proto.graph
-        scope = Scope()
+        scope = Scope(opsets=opsets_of(self.proto))
         given = {name: np.asarray(value) for name, value in values.items()}
         inputs = self._inputs(shapes, dtypes, given)
         self.inputs = [v for v in inputs if v.name not in given]
@@ -234,6 +214,10 @@ class Importer:
 
     def import_graph(self, graph: onnx.GraphProto, scope: Scope, is_main: bool = False) -> list[Expr]:
         """Imports the weights and nodes of a graph into ``scope``; its outputs in order."""
+        self._import_nodes(graph, scope, is_main)
+        return [self._value(output.name, scope) for output in graph.output]
+
+    def _import_nodes(self, graph: onnx.GraphProto, scope: Scope, is_main: bool) -> None:
         for tensor in graph.initializer:
             if tensor.name not in scope.values:
                 array = array_of(tensor, self.files)
@@ -243,7 +227,6 @@ class Importer:
             scope.values[sparse.values.name] = self._literal(sparse.values.name, array, is_main)
         for node in ordered_nodes(graph, scope.names()):
             self._import_node(node, scope, is_main)
-        return [self._value(output.name, scope) for output in graph.output]
 
     def inline(self, graph: onnx.GraphProto, scope: Scope) -> list[Expr]:
         """The outputs of a branch that is taken for certain."""
@@ -251,7 +234,7 @@ class Importer:
 
     def function(self, graph: onnx.GraphProto, scope: Scope, inputs: Sequence[Expr]) -> tuple[Expr, dict[Expr, Var]]:
         """The body of a branch or loop for its ``inputs``, and the variables for values from outside."""
-        inner = Scope(scope, is_function=True)
+        inner = Scope(scope, is_body=True)
         inner.values.update({value.name: given for value, given in zip(graph.input, inputs, strict=False)})
         outputs = self.import_graph(graph, inner)
         body = outputs[0] if len(outputs) == 1 else Tuple(outputs)
@@ -275,13 +258,13 @@ class Importer:
         self.weights.append(variable)
         return variable
 
-    def _import_node(self, node: onnx.NodeProto, scope: Scope, is_main: bool, label: str | None = None) -> None:
-        inputs = [self._value(name, scope) if name else None for name in node.input]
-        opset = self.opset_of(node)
+    def _import_node(self, node: onnx.NodeProto, scope: Scope, is_main: bool) -> None:
+        inputs = [None if not name or scope.lacks(name) else self._value(name, scope) for name in node.input]
+        opset = opset_of(node, scope.opsets)
         check_against_schema(node, opset)
         view = OnnxNode(node, inputs, opset, self.known, (self, scope))
         check_dtypes(view)
-        with span_scope((label or label_of(node),)):
+        with span_scope((scope.label_of(node),)):
             outputs = self.build(view)
         if node.op_type == "Constant" and isinstance(outputs[0], Constant):
             outputs = [self._literal(node.output[0], outputs[0].value, is_main)]
@@ -291,6 +274,7 @@ class Importer:
 
     def build(self, node: OnnxNode) -> list[Expr | None]:
         """Runs the node's builder, which may be a user's; errors name the node."""
+        node = modern(node) if is_old(node) else node
         builder = self._builder(node.proto, node.opset)
         assert builder is not None, node.op_type  # check_supported comes first
         if is_for_python(node) and _known_to_onnx(node):
@@ -308,20 +292,40 @@ class Importer:
 
     def _by_definition(self, node: OnnxNode) -> list[Expr | None]:
         """The operator as ONNX defines it by others: the definition's nodes, imported in a scope of their own."""
-        body = definition_of(node)
-        scope = Scope()
-        scope.values.update({n: v for n, v in zip(body.input, node.inputs, strict=False) if v is not None})
-        imports = {normal_domain(o.domain): int(o.version) for o in body.opset_import}
-        outer, self.opsets = self.opsets, {**self.opsets, **imports}
-        absent = set(body.input) - set(scope.values)
+        caller = node.control[1]
+        body, label = LocalFunction(definition_of(node), caller.opsets), caller.label_of(node.proto)
+        check_supported(body.graph, body.opsets, self.supports)
+        return self._inside(node, body, body.graph, Scope(caller=caller, opsets=body.opsets, label_of=lambda _: label))
+
+    def _call(self, function: LocalFunction, node: OnnxNode) -> list[Expr | None]:
+        """A call of one of the model's functions; one with the same inputs and attributes as before is the same."""
+        caller, inputs = node.control[1], node.inputs
+        takes, gives = len(function.proto.input), len(function.proto.output)
+        if len(inputs) > takes or len(node.proto.output) > gives:
+            raise node.fail(f"is a function of {takes} inputs and {gives} outputs")
+        known = (function.key, *inputs, *call_attributes(node.proto))
+        if known in self._called and self.functions.is_repeatable(function):
+            return self._called[known]
+        label = caller.label_of(node.proto)
+        scope = Scope(caller=caller, opsets=function.opsets, label_of=lambda inner: f"{label}/{label_of(inner)}")
         try:
-            check_supported(body, self.supports)
-            for inner in body.node:
-                inner.input[:] = ["" if name in absent else name for name in inner.input]
-                self._import_node(inner, scope, is_main=False, label=label_of(node.proto))
-        finally:
-            self.opsets = outer
-        return [scope.values.get(name) for name in body.output]
+            found = self._called[known] = self._inside(node, function, function.called_by(node.proto), scope)
+        except MiniTVMError as error:
+            error.where = (*error.where, f"in function {function.name}, called by {place_of(node.proto)}")
+            raise
+        return found
+
+    def _inside(
+        self, node: OnnxNode, function: LocalFunction, graph: onnx.GraphProto, scope: Scope
+    ) -> list[Expr | None]:
+        """The outputs of a function's graph whose inputs are the node's; those that it leaves out are absent."""
+        for value, given in zip_longest(graph.input, node.inputs):
+            if given is None:
+                scope.absent.add(value.name)
+            else:
+                scope.values[value.name] = given
+        self._import_nodes(graph, scope, is_main=False)
+        return [scope.values.get(name) for name in function.proto.output]
 
     def _inputs(
         self, shapes: dict[str, Sequence[int | str | None]], dtypes: dict[str, str], values: dict[str, np.ndarray]

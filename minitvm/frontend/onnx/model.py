@@ -22,9 +22,6 @@ from minitvm.frontend.other_formats import framework_of
 from minitvm.ir.dtypes import bits_of, packed_bytes, unpacked
 from minitvm.ir.types import STRING, MapType, SequenceType
 
-OLDEST_OPSET = 7
-"""The oldest that builders read; older ones broadcast by attribute, and are converted."""
-
 ModelSource: TypeAlias = "onnx.ModelProto | str | os.PathLike[str] | bytes | LoadedModel | HeldModel"
 
 
@@ -54,7 +51,9 @@ class ModelDescription:
     parameters: int = 0
     """Elements of all weights together, those of sub-graphs too."""
     inner_operators: tuple[str, ...] = ()
-    """The type of every node of the branches and bodies of control flow, however deep."""
+    """The type of every node of the model's functions, and of the branches and bodies of control flow, however deep."""
+    overridable: tuple[ValueDescription, ...] = ()
+    """Weights that are inputs as well, and so only defaults; none before version 4 of ONNX's format, where all are."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """What the file says of itself, by ONNX Runtime's names: ``producer_name``, ``custom_metadata_map``, ..."""
 
@@ -72,8 +71,6 @@ class LoadedModel:
 
     proto: onnx.ModelProto
     files: Files
-    written_for: int
-    """The opset that the file names; older ones than builders read are converted."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,8 @@ def describe_model(proto: onnx.ModelProto) -> ModelDescription:
     weights = {t.name for t in proto.graph.initializer} | {t.values.name for t in proto.graph.sparse_initializer}
     inputs = [describe_value(v) for v in proto.graph.input if v.name not in weights]
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
-    inner = list(inner_graphs(proto.graph))
+    bodies = [onnx.GraphProto(node=function.node) for function in proto.functions]
+    inner = [*inner_graphs(proto.graph), *bodies, *(graph for body in bodies for graph in inner_graphs(body))]
     return ModelDescription(
         tuple(inputs),
         tuple(describe_value(v) for v in proto.graph.output),
@@ -105,6 +103,7 @@ def describe_model(proto: onnx.ModelProto) -> ModelDescription:
         tuple(node.op_type for node in proto.graph.node),
         sum(math.prod(t.dims) for graph in (proto.graph, *inner) for t in _weights(graph)),
         tuple(node.op_type for graph in inner for node in graph.node),
+        tuple(describe_value(v) for v in proto.graph.input if v.name in weights and proto.ir_version >= _DEFAULTS),
         _metadata(proto),
     )
 
@@ -123,6 +122,8 @@ def _weights(graph: onnx.GraphProto) -> list[Any]:
     return [*graph.initializer, *graph.sparse_initializer]
 
 
+_DEFAULTS = 4
+"""The version of ONNX's format from which on a weight that is an input is one that may be given."""
 _NO_VERSION = 2**63 - 1
 """What ONNX Runtime says of a model without a version."""
 
@@ -160,19 +161,18 @@ def _dimension(dim: Any) -> int | str | None:
 
 
 def load_model(source: ModelSource) -> LoadedModel:
-    """Parses a model; weights stored beside the file are read later.  Local functions are inlined,
-    and opsets older than the builders read are converted.
+    """Parses a model; weights stored beside the file are read later.
 
     Raises :class:`FrontendError` that says what the file is, where it is no ONNX model.
     """
     if isinstance(source, LoadedModel):
         return source
     if isinstance(source, onnx.ModelProto):
-        return _prepared(_complete(source, "the model"), Files())
+        return LoadedModel(_complete(source, "the model"), Files())
     if isinstance(source, (bytes, bytearray, memoryview)):
-        return _prepared(_parse(bytes(source), "the given bytes"), Files())
+        return LoadedModel(_parse(bytes(source), "the given bytes"), Files())
     held = source if isinstance(source, HeldModel) else _held(source)
-    return _prepared(_parse_file(held.files.opened[held.name], held.name), held.files)
+    return LoadedModel(_parse_file(held.files.opened[held.name], held.name), held.files)
 
 
 def hold(source: ModelSource) -> ModelSource:
@@ -214,15 +214,13 @@ def _held(source: Any) -> HeldModel:
 
 
 def _parse_file(file: File, name: str) -> onnx.ModelProto:
-    """The model in a file, its large weights as references to where they lie in it; whole where onnx converts it."""
+    """The model in a file, its large weights as references to where they lie in it."""
     path = file.path
     try:
         file.require_unchanged()
         slim = without_weights(file, name)
         if slim is not None:
-            proto = _parse(slim, str(path), path)
-            if _opset_of(proto) >= OLDEST_OPSET:
-                return proto
+            return _parse(slim, str(path), path)
         return _parse(file.whole(), str(path), path)
     except OSError as error:
         raise FrontendError(f"{path} cannot be read: {error.strerror}") from error
@@ -276,44 +274,6 @@ def _complete(proto: onnx.ModelProto, what: str) -> onnx.ModelProto:
     if not proto.graph.output:
         raise FrontendError(f"{what}: the graph has no outputs")
     return proto
-
-
-def _prepared(proto: onnx.ModelProto, files: Files) -> LoadedModel:
-    opset, inlined = _opset_of(proto), _inline(proto)
-    return LoadedModel(inlined if opset >= OLDEST_OPSET else _converted(inlined, opset), files, opset)
-
-
-def _converted(proto: onnx.ModelProto, opset: int) -> onnx.ModelProto:
-    """Opsets 1 to 6, which broadcast by attribute, as the oldest that builders read."""
-    from onnx.version_converter import convert_version
-
-    try:
-        return convert_version(proto, OLDEST_OPSET)
-    except Exception as error:  # what onnx's converter, checker and inference make of damaged models is no short list
-        raise FrontendError(
-            f"the model uses ONNX opset {opset}, and onnx does not convert it to opset {OLDEST_OPSET}",
-            where=str(error).splitlines(),
-            hint="export the model with a newer opset",
-        ) from error
-
-
-def _opset_of(proto: onnx.ModelProto) -> int:
-    return next((int(o.version) for o in proto.opset_import if o.domain in ("", "ai.onnx")), OLDEST_OPSET)
-
-
-def _inline(proto: onnx.ModelProto) -> onnx.ModelProto:
-    if not proto.functions:
-        return proto
-    from onnx.inliner import inline_local_functions
-
-    try:
-        return inline_local_functions(proto)
-    except (onnx.checker.ValidationError, RuntimeError) as error:
-        raise FrontendError(
-            "the model's own functions cannot be put in place of their calls",
-            where=str(error).splitlines(),
-            hint="ONNX functions call no function that leads back to themselves; export the model without functions",
-        ) from error
 
 
 # --- tensors --------------------------------------------------------------------------------------------------

@@ -89,7 +89,8 @@ class OnnxNode:
         self.opset = opset
         self.control = control
         """The importer and the node's scope: for operators with sub-graphs, and to say where a value comes from."""
-        self._known = known
+        self.known_values = known
+        """The arrays of weights."""
         self._attributes = {a.name: a for a in proto.attribute}
 
     @property
@@ -149,13 +150,13 @@ class OnnxNode:
         return None if expr is None else self.value(expr)
 
     def value(self, expr: Expr) -> np.ndarray | None:
-        return expr.value if isinstance(expr, Constant) else self._known.get(expr)
+        return expr.value if isinstance(expr, Constant) else self.known_values.get(expr)
 
     def constant(self, index: int, what: str) -> np.ndarray:
         """The value of an input that must be known while importing, such as the shape of a Reshape."""
         found = self.known(index)
         if found is None:
-            found = evaluate_known(self[index], self._known)
+            found = evaluate_known(self[index], self.known_values)
         if found is None:
             raise self._unknown_value(index, what)
         return found
@@ -194,13 +195,13 @@ class OnnxNode:
         layer.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in attributes.items())
         importer, _ = self.control
         opset = opset or onnx.defs.onnx_opset_version()
-        found: list[Expr | None] = importer.build(OnnxNode(layer, inputs, opset, self._known, self.control))
+        found: list[Expr | None] = importer.build(OnnxNode(layer, inputs, opset, self.known_values, self.control))
         return found
 
     def sizes(self, index: int, what: str) -> list[Any]:
         """A :meth:`constant` in a row; or dimensions made of those of the inputs, where symbols are counted on."""
         if are_counted_on() and self.known(index) is None:
-            found = symbolic_value(self[index], self._known)
+            found = symbolic_value(self[index], self.known_values)
             if found is not None:
                 return list(found.reshape(-1).tolist())
         return list(self.constant(index, what).reshape(-1).tolist())

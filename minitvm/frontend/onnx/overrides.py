@@ -1,9 +1,9 @@
-"""A model with other weights, or with sizes for dimensions that it leaves open."""
+"""A model with other weights or inputs, or with sizes for dimensions that it leaves open."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
@@ -40,7 +40,27 @@ def overridden(
             guess = did_you_mean(name, weights)
             raise InputError(f"the model has no weight {name!r}", hint=guess or f"it has: {listing(weights)}")
         _replace(weights[name], array, loaded.files)
-    return LoadedModel(proto, loaded.files, loaded.written_for)
+    return LoadedModel(proto, loaded.files)
+
+
+def with_inputs(loaded: LoadedModel, names: Collection[str], ranks: Mapping[str, int]) -> LoadedModel:
+    """The model whose weights ``names``, which are inputs as well, are inputs alone, and inputs have those ranks."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(loaded.proto)
+    graph = proto.graph
+    for tensors in (graph.initializer, graph.sparse_initializer):
+        kept = [tensor for tensor in tensors if _name_of(tensor) not in names]
+        del tensors[:]
+        tensors.extend(kept)
+    for value in graph.input:
+        if value.name in ranks:
+            shape = onnx.TensorShapeProto(dim=[onnx.TensorShapeProto.Dimension()] * ranks[value.name])
+            value.type.tensor_type.shape.CopyFrom(shape)
+    return LoadedModel(proto, loaded.files)
+
+
+def _name_of(tensor: onnx.TensorProto | onnx.SparseTensorProto) -> str:
+    return str(tensor.name if isinstance(tensor, onnx.TensorProto) else tensor.values.name)
 
 
 def _dimensions(values: Sequence[onnx.ValueInfoProto]) -> Iterator[onnx.TensorShapeProto.Dimension]:

@@ -1,0 +1,193 @@
+"""Functions that a model brings: each call is imported as the function's nodes, in a scope of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from typing import Any
+
+import onnx
+
+from minitvm.errors import FrontendError
+from minitvm.frontend.onnx.check import all_nodes, opset_of, opsets_of
+from minitvm.frontend.onnx.node import normal_domain, schema_of
+
+EXPANDED_NODES = 1 << 16
+"""Nodes that the calls of a model's functions may become, all together."""
+
+Key = tuple[str, str, str]
+"""Domain, name and overload."""
+
+
+@dataclass(frozen=True)
+class LocalFunction:
+    """A function as a graph that says neither types nor shapes."""
+
+    proto: onnx.FunctionProto
+    around: Mapping[str, int]
+    """The operator sets of the model, for those that the function does not import itself."""
+
+    @cached_property
+    def key(self) -> Key:
+        return _key(self.proto.domain, self.proto.name, self.proto.overload)
+
+    @property
+    def name(self) -> str:
+        """As messages have it."""
+        return ":".join(filter(None, (f"{self.proto.domain}.{self.proto.name}", self.proto.overload)))
+
+    @cached_property
+    def opsets(self) -> dict[str, int]:
+        return {**self.around, **opsets_of(self.proto)}
+
+    @cached_property
+    def graph(self) -> onnx.GraphProto:
+        """Its inputs and nodes, with attributes that refer to those of a call; not its outputs, which what ONNX defines
+        need not all produce."""
+        inputs = [onnx.ValueInfoProto(name=name) for name in self.proto.input]
+        return onnx.GraphProto(name=self.proto.name, node=self.proto.node, input=inputs)
+
+    @cached_property
+    def nodes(self) -> list[onnx.NodeProto]:
+        """Every node, those of the graphs inside it, too."""
+        return list(all_nodes(self.graph))
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether a node of its own draws random numbers."""
+        schemas = (schema_of(node, opset_of(node, self.opsets)) for node in self.nodes)
+        return any(s is not None and s.non_deterministic and not _holds_graphs(s) for s in schemas)
+
+    @cached_property
+    def _refers(self) -> bool:
+        return any(a.ref_attr_name for node in self.nodes for a in node.attribute)
+
+    def called_by(self, call: onnx.NodeProto) -> onnx.GraphProto:
+        """The graph with the attributes of a call, or the function's defaults, in place of what refers to them."""
+        declared = {*self.proto.attribute, *(a.name for a in self.proto.attribute_proto)}
+        for attribute in call.attribute:
+            if attribute.name not in declared:
+                known = ", ".join(sorted(declared)) or "none"
+                raise FrontendError(
+                    f"function {self.name} has no attribute {attribute.name!r}", hint=f"its attributes: {known}"
+                )
+            if attribute.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS):
+                raise FrontendError(
+                    f"function {self.name} is called with a graph, its attribute {attribute.name!r}",
+                    hint="put the graph into an If, Loop or Scan",
+                )
+        if not self._refers:
+            return self.graph
+        found = onnx.GraphProto()
+        found.CopyFrom(self.graph)
+        fill(found.node, {a.name: a for a in (*self.proto.attribute_proto, *call.attribute)})
+        return found
+
+
+def _holds_graphs(schema: Any) -> bool:
+    """Of control flow, onnx says that it may be random."""
+    return any(a.type == onnx.defs.OpSchema.AttrType.GRAPH for a in schema.attributes.values())
+
+
+def fill(nodes: Iterable[onnx.NodeProto], given: Mapping[str, onnx.AttributeProto]) -> None:
+    """Attributes that refer to one of ``given`` become it, those of inner graphs, too; without such a one they go."""
+    for node in nodes:
+        for attribute in list(node.attribute):
+            if not attribute.ref_attr_name:
+                for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                    fill(graph.node, given)
+                continue
+            name, found = attribute.name, given.get(attribute.ref_attr_name)
+            node.attribute.remove(attribute)
+            if found is not None:
+                node.attribute.add().CopyFrom(found)
+                node.attribute[-1].name = name
+
+
+class LocalFunctions:
+    """All functions of a model.
+
+    As in ONNX Runtime, one of the name of an operator that ONNX has in the operator set that is imported is not called.
+    """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._found: dict[Key, LocalFunction] = {}
+        self._repeatable: set[Key] = set()
+        for proto in model.functions:
+            function = LocalFunction(proto, opsets_of(model))
+            if self._found.setdefault(function.key, function) is not function:
+                raise FrontendError(f"function {function.name} is defined twice")
+            produced = {*proto.input, *(name for node in proto.node for name in node.output)}
+            for name in proto.output:
+                if name not in produced:
+                    raise FrontendError(f"output {name!r} of function {function.name} is never produced")
+        if self._found:
+            self._check_size(list(all_nodes(model.graph)))
+
+    def __iter__(self) -> Iterator[LocalFunction]:
+        return iter(self._found.values())
+
+    def of(self, node: onnx.NodeProto, opset: int) -> LocalFunction | None:
+        """The function that a node calls."""
+        found = self._found.get(_key(node.domain, node.op_type, node.overload)) if self._found else None
+        return None if found is not None and schema_of(node, opset) is not None else found
+
+    def is_repeatable(self, function: LocalFunction) -> bool:
+        """Whether calls with the same inputs give the same: nothing that they lead to draws random numbers."""
+        return function.key in self._repeatable
+
+    def _called(self, nodes: Iterable[onnx.NodeProto]) -> list[LocalFunction]:
+        """One function for each call that is imported: what is called with the same again is the same."""
+        found: dict[Any, LocalFunction] = {}
+        for node in nodes:
+            function = self._found.get(_key(node.domain, node.op_type, node.overload))
+            if function is not None:
+                found[_said(node) if function.key in self._repeatable else id(node)] = function
+        return [*found.values()]
+
+    def _check_size(self, nodes: list[onnx.NodeProto]) -> None:
+        """Calls lead back to no function on the way, and become no more nodes than may be."""
+        sizes: dict[Key, int] = {}
+        for key in self._ordered():
+            function = self._found[key]
+            called = self._called(function.nodes)
+            if not function.draws and all(map(self.is_repeatable, called)):
+                self._repeatable.add(key)
+            sizes[key] = len(function.nodes) + sum(sizes[other.key] for other in self._called(function.nodes))
+        total = sum(sizes[function.key] for function in self._called(nodes))
+        if total > EXPANDED_NODES:
+            count = sum(len(function.nodes) for function in self)
+            raise FrontendError(
+                f"calls of the model's functions stand for {total:,} nodes; at most {EXPANDED_NODES:,} are imported",
+                where=[f"{len(self._found)} functions of {count} nodes call each other"],
+                hint="functions that call each other many times: a Loop repeats without copies",
+            )
+
+    def _ordered(self) -> list[Key]:
+        """Each function after those that it calls."""
+        calls = {key: [other.key for other in self._called(f.nodes)] for key, f in self._found.items()}
+        try:
+            return list(TopologicalSorter(calls).static_order())
+        except CycleError as error:
+            path = [self._found[key].name for key in reversed(error.args[1])]
+            raise FrontendError(
+                f"function {path[0]} calls itself",
+                where=[f"{caller} calls {called}" for caller, called in pairwise(path[:11])],
+                hint="ONNX functions do not recur; recurrence is written with Loop or Scan",
+            ) from error
+
+
+def _said(node: onnx.NodeProto) -> tuple[Any, ...]:
+    """What two calls of the same have in common."""
+    return (node.domain, node.op_type, node.overload, *node.input, *call_attributes(node))
+
+
+def call_attributes(node: onnx.NodeProto) -> tuple[bytes, ...]:
+    return tuple(sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute))
+
+
+def _key(domain: str, name: str, overload: str) -> Key:
+    return normal_domain(domain), name, overload
