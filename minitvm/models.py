@@ -21,7 +21,7 @@ from minitvm.driver.tune import tune as run_tuner
 from minitvm.errors import InputError, MiniTVMError, UnknownValueError
 from minitvm.frontend import ValueDescription, describe_onnx, from_onnx, load_model
 from minitvm.ir.decision import decisions
-from minitvm.ir.dims import Undecided, assumptions
+from minitvm.ir.dims import Undecided, assumptions, deciding
 from minitvm.ir.expr import Module
 from minitvm.passes.pipeline import Plan
 from minitvm.runtime.cache import KernelCache
@@ -105,16 +105,19 @@ def compile_symbolic(
     opt_level: int = 3,
     *,
     shape_dict: Mapping[str, Sequence[int | str]] = MappingProxyType({}),
+    sample: Mapping[str, Sequence[int]] = MappingProxyType({}),
     num_threads: int | None = None,
     on_progress: Progress | None = None,
 ) -> Library:
     """Compile an ONNX model once for all shapes that it leaves open; ``shape_dict`` names or fixes dimensions.
 
-    Raises what :func:`compile` raises; above all :class:`CompilerError` for operators whose loops are made for numbers.
+    What the model decides by its sizes, a branch or a broadcast, is decided as inputs of the shapes ``sample`` have it;
+    the library then serves all shapes for which it is decided likewise, and refuses others.  Raises what
+    :func:`compile` raises; above all :class:`CompilerError` for operators whose loops are made for numbers.
     """
     backend = backend_for(target, num_threads)
     opened = load_model(model)
-    with assumptions():
+    with assumptions(_sizes_of(opened, shape_dict, sample) if sample else None):
         module, params = _import_symbolic(opened, backend, shape_dict)
         said, files = describe_onnx(opened).form, opened.files
         del opened
@@ -130,9 +133,23 @@ def _import_symbolic(
 ) -> tuple[Module, dict[str, np.ndarray]]:
     """The model with names for open dimensions; an error where it is seen at once that kernels cannot have them."""
     given = {value.name: _open_shape(value) for value in describe_onnx(model).inputs if value.held is None}
-    module, params = from_onnx(model, shape_dict={**given, **names})
+    with deciding():
+        module, params = from_onnx(model, shape_dict={**given, **names})
     require_symbolic(module.main, backend)
     return module, params
+
+
+def _sizes_of(
+    model: Model, names: Mapping[str, Sequence[int | str]], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, int]:
+    """What open dimensions are where inputs have these shapes."""
+    found: dict[str, int] = {}
+    for value in describe_onnx(model).inputs:
+        if value.held is None:
+            named = names.get(value.name) or _open_shape(value)
+            pairs = zip(named, shapes[value.name], strict=True)
+            found |= {str(name): extent for name, extent in pairs if not isinstance(name, int)}
+    return found
 
 
 _SIZES = (64, 224, *range(1, 17))

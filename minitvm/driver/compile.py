@@ -29,7 +29,7 @@ from minitvm.driver.report import BuildReport, KernelReport, Recorder, with_name
 from minitvm.errors import CompilerError, ConfigError, InputError, listing
 from minitvm.ir.arrays import shared, trim
 from minitvm.ir.decision import Declined, decide, decisions
-from minitvm.ir.dims import Dim, counted_on
+from minitvm.ir.dims import Dim, facts
 from minitvm.ir.expr import Call, Function, Module, Var, describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.ops._shape import Windowed
@@ -158,9 +158,8 @@ def require_symbolic(function: Function, backend: Backend) -> None:
     """:class:`CompilerError` where an operator's loops are made for numbers, as can be seen before a build."""
     for call in calls(function.body):
         if symbols(call.type, *(arg.type for arg in call.args)) and isinstance(call.op, Op):
-            if isinstance(call.op, (Windowed, Resize2d, Upsampling)) and not all(
-                map(_is_number, call.tensor_type.shape[1:])
-            ):
+            fixed = 2 if isinstance(call.op, (Resize2d, Upsampling)) else 1 if isinstance(call.op, Windowed) else None
+            if fixed is not None and not all(map(_is_number, call.tensor_type.shape[fixed:])):
                 raise CompilerError("windows over sizes that only a run knows are slow", where=describe_call(call))
             if not _goes_as_far_as_symbols(call, call.op, backend):
                 raise CompilerError("kernels are made for numbers only", where=describe_call(call))
@@ -250,7 +249,7 @@ def _link(
         threads=threads,
         hosts=hosts,
         sizes=program.sizes,
-        assumed=counted_on(),
+        assumed=facts(),
         host_calls=host_calls_of(program, hosts, refused, str(backend.target)),
     )
     return replace(artifact, entry=backend.entry(artifact, needs, report.compiler.image_of))

@@ -12,7 +12,8 @@ What grows beyond ``MOST_PARTS``, or is a product of more than ``MOST_FACTORS``,
 node of a chain uses twice would be as long as there are ways through it.
 
 What cannot be decided is neither true nor false: ``n < 4`` and ``bool(n)`` raise.  Ask :func:`always_less` and
-:func:`differ`, and leave what they deny to the run.
+:func:`differ`, and leave what they deny to the run.  Under :func:`assumptions` with a sample such a question is
+answered as the sample has it, and the answer kept as a :class:`Fact` that other sizes must meet as well.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -150,15 +151,30 @@ class SymbolicDim:
     __radd__ = __add__
     __rmul__ = __mul__
 
+    def __lt__(self, other: Dim) -> bool:
+        return is_less(self, other)
+
+    def __ge__(self, other: Dim) -> bool:
+        return not is_less(self, other)
+
+    def __gt__(self, other: Dim) -> bool:
+        return is_less(other, self)
+
+    def __le__(self, other: Dim) -> bool:
+        return not is_less(other, self)
+
+    def __bool__(self) -> bool:
+        return not is_equal(self, 0)
+
     def _undecided(self, *_: object) -> NoReturn:
-        raise Undecided(f"a comparison with the dimension {self} is decided only when the model runs")
+        raise undecided(self)
 
     def _uncounted(self, *_: object) -> NoReturn:
         raise Undecided(f"a calculation with the dimension {self} has a result only when the model runs")
 
     __divmod__ = __rdivmod__ = __truediv__ = __rtruediv__ = __rmod__ = __pow__ = __rpow__ = __lshift__ = _uncounted
     __round__ = __trunc__ = __floor__ = __ceil__ = __and__ = __or__ = __xor__ = __rshift__ = _uncounted
-    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __index__ = __int__ = __float__ = _undecided
+    __index__ = __int__ = __float__ = _undecided
 
 
 Dim: TypeAlias = int | SymbolicDim
@@ -264,12 +280,122 @@ def least(dim: Dim) -> int | None:
     return total
 
 
+def symbols_of(dims: Iterable[SymbolicDim]) -> frozenset[str]:
+    """The names of the symbols that dimensions are made with."""
+    return frozenset(atom.of[0] for dim in dims for atom in dim.symbols() if atom.kind == "symbol")
+
+
 def always_less(a: Dim, b: Dim) -> bool:
     """Whether a < b whatever the symbols stand for, as far as that is seen."""
     if isinstance(a, int) and isinstance(b, int):
         return a < b
     room = least(b - a)
     return room is not None and room > 0
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What a compilation took for granted of two dimensions: ``a == b``, ``a != b`` or ``a < b``."""
+
+    relation: str
+    a: Dim
+    b: Dim
+
+    def holds(self, values: Mapping[str, int]) -> bool:
+        """``ValueError`` where one of them is no number."""
+        return RELATIONS[self.relation](*(_value_of(dim, values) for dim in (self.a, self.b)))
+
+    def __str__(self) -> str:
+        return f"{self.a} {self.relation} {self.b}"
+
+
+RELATIONS: dict[str, Callable[[int, int], bool]] = {"==": operator.eq, "!=": operator.ne, "<": operator.lt}
+
+
+@dataclass
+class Assumptions:
+    """What is counted on of dimensions that only a run knows."""
+
+    sample: Mapping[str, int] | None
+    """What symbols stand for in one run, which answers what nothing else decides."""
+    deciding: bool
+    """Whether comparisons are answered by the sample: while a model is read, not by passes, which decline instead."""
+    facts: set[Fact]
+
+
+_assumed: ContextVar[Assumptions | None] = ContextVar("_assumed", default=None)
+
+
+@contextmanager
+def assumptions(sample: Mapping[str, int] | None = None) -> Iterator[set[Fact]]:
+    """Collects what types and values were found to be as if it held, which only a run can say."""
+    found = Assumptions(sample, False, set())
+    token = _assumed.set(found)
+    try:
+        yield found.facts
+    finally:
+        _assumed.reset(token)
+
+
+@contextmanager
+def deciding() -> Iterator[None]:
+    """Comparisons of dimensions are answered as the sample of :func:`assumptions` has it."""
+    found = _assumed.get()
+    if found is None or found.sample is None:
+        yield
+        return
+    before, found.deciding = found.deciding, True
+    try:
+        yield
+    finally:
+        found.deciding = before
+
+
+def facts() -> frozenset[Fact]:
+    """What was counted on so far; nothing where nobody collects it."""
+    found = _assumed.get()
+    return frozenset() if found is None else frozenset(found.facts)
+
+
+def are_counted_on() -> bool:
+    """Whether somebody collects assumptions: then symbols may be calculated with as if they were numbers."""
+    return _assumed.get() is not None
+
+
+def undecided(*dims: Dim) -> Undecided:
+    named = next(dim for dim in dims if isinstance(dim, SymbolicDim))
+    return Undecided(f"a comparison with the dimension {named} is decided only when the model runs")
+
+
+def is_less(a: Dim, b: Dim) -> bool:
+    """Whether a < b: as far as it is seen, else as the sample has it; :class:`Undecided` where there is none."""
+    if always_less(a, b):
+        return True
+    if always_less(b, a + 1):
+        return False
+    return _sampled("<", a, b, lambda: Fact("<", b, a + 1))
+
+
+def is_equal(a: Dim, b: Dim) -> bool:
+    """Whether a is b, likewise."""
+    if a == b:
+        return True
+    if always_less(a, b) or always_less(b, a):
+        return False
+    return _sampled("==", a, b, lambda: Fact("!=", a, b))
+
+
+def _sampled(relation: str, a: Dim, b: Dim, otherwise: Callable[[], Fact]) -> bool:
+    found = _assumed.get()
+    if found is None or found.sample is None or not found.deciding:
+        raise undecided(a, b)
+    fact = Fact(relation, a, b)
+    try:
+        answer = fact.holds(found.sample)
+    except ValueError:
+        raise undecided(a, b) from None
+    found.facts.add(fact if answer else otherwise())
+    return answer
 
 
 def differ(a: Dim, b: Dim) -> bool:
@@ -280,34 +406,10 @@ def differ(a: Dim, b: Dim) -> bool:
     return False
 
 
-_counted_on: ContextVar[set[tuple[Dim, Dim]] | None] = ContextVar("_counted_on", default=None)
-
-
-@contextmanager
-def assumptions() -> Iterator[set[tuple[Dim, Dim]]]:
-    """Collects the pairs of dimensions of which types were found as if they were equal, which only a run can say."""
-    found: set[tuple[Dim, Dim]] = set()
-    token = _counted_on.set(found)
-    try:
-        yield found
-    finally:
-        _counted_on.reset(token)
-
-
-def counted_on() -> frozenset[tuple[Dim, Dim]]:
-    """What was counted on so far; nothing where nobody collects it."""
-    return frozenset(_counted_on.get() or ())
-
-
-def are_counted_on() -> bool:
-    """Whether somebody collects assumptions: then symbols may be calculated with as if they were numbers."""
-    return _counted_on.get() is not None
-
-
 def _count_on(a: Dim, b: Dim) -> None:
-    found = _counted_on.get()
+    found = _assumed.get()
     if found is not None and a != b:
-        found.add((a, b))
+        found.facts.add(Fact("==", a, b))
 
 
 def falls_short(a: Dim, b: Dim) -> bool:
@@ -364,10 +466,28 @@ def broadcast_dims(a: Dim, b: Dim) -> Dim:
     sizes = [d for d in (a, b) if isinstance(d, int)]
     if len(sizes) > 1:
         raise ValueError(f"{a} and {b}")
+    one = _is_one(a, b)
+    if one is not None:
+        return one
     _count_on(a, b)
     if sizes or not are_counted_on():
         return sizes[0] if sizes else _applied("broadcast", a, b)
     return min(a, b, key=lambda dim: len(str(dim)))
+
+
+def _is_one(a: Dim, b: Dim) -> Dim | None:
+    """What is left where one of two dimensions is 1 in the sample, and the other is not."""
+    found = _assumed.get()
+    if found is None or found.sample is None or not found.deciding:
+        return None
+    for one, other in ((a, b), (b, a)):
+        try:
+            if Fact("==", one, 1).holds(found.sample) and Fact("!=", other, 1).holds(found.sample):
+                found.facts.add(Fact("==", one, 1))
+                return other
+        except ValueError:
+            return None
+    return None
 
 
 def common_shape(*shapes: tuple[Dim, ...]) -> tuple[Any, ...]:
@@ -404,13 +524,18 @@ def _replaced_atom(atom: Atom, values: Mapping[Atom, Dim]) -> Dim:
 
 def number(dim: Dim, values: Mapping[str, int]) -> int:
     """A dimension where symbols have values; ``ValueError`` where it is no number then, or less than 0."""
-    try:
-        found = dim if isinstance(dim, int) else _number(dim, values)
-    except (KeyError, ZeroDivisionError):
-        raise ValueError(f"{dim} is no number") from None
+    found = _value_of(dim, values)
     if found < 0:
         raise ValueError(f"{dim} is {found}")
     return found
+
+
+def _value_of(dim: Dim, values: Mapping[str, int]) -> int:
+    """A dimension's value, which may be less than 0; ``ValueError`` where it is no number."""
+    try:
+        return dim if isinstance(dim, int) else _number(dim, values)
+    except (KeyError, ZeroDivisionError):
+        raise ValueError(f"{dim} is no number") from None
 
 
 def _number(dim: SymbolicDim, values: Mapping[str, int]) -> int:

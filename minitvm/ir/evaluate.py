@@ -181,7 +181,7 @@ def unfoldable(call: Call) -> Declined | None:
     """Why a call has no value before the model runs."""
     if isinstance(call.op, Function) or any(constant_value(arg) is None for arg in call.args):
         return NOT_CONSTANT
-    if symbols(call.type):
+    if symbols(call.type) or call.op.symbols:
         return Declined("its shape is known only when the model runs")
     if call.op.stateful:
         return Declined("it gives other results every time")

@@ -17,7 +17,7 @@ import numpy as np
 
 from minitvm.errors import IRError, MiniTVMError, TypeInferenceError, blame, listing, origin
 from minitvm.ir.attributes import print_attributes
-from minitvm.ir.dims import are_counted_on
+from minitvm.ir.dims import SymbolicDim, are_counted_on
 from minitvm.ir.op import OPS, Op, signature
 from minitvm.ir.types import (
     MOST_BYTES,
@@ -81,10 +81,16 @@ def _arithmetic(name: str) -> tuple[Callable[[Any, Any], Expr], Callable[[Any, A
 
     def call(like: Expr, lhs: Any, rhs: Any) -> Expr:
         dtype = like.dtype if like.checked_type is not None else "float32"
-        left, right = (x if isinstance(x, Expr) else Constant(np.asarray(x, dtype)) for x in (lhs, rhs))
-        return Call(OPS[name](), (left, right))
+        return Call(OPS[name](), [_operand(x, dtype) for x in (lhs, rhs)])
 
     return lambda self, other: call(self, self, other), lambda self, other: call(self, other, self)
+
+
+def _operand(value: Any, dtype: str) -> Expr:
+    """An expression; a number, or what a dimension stands for, as one."""
+    if isinstance(value, SymbolicDim):
+        return Call(OPS["extent"].of({"size": value, "dtype": dtype}), ())
+    return value if isinstance(value, Expr) else Constant(np.asarray(value, dtype))
 
 
 class Expr(Shown):

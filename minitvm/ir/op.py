@@ -14,7 +14,7 @@ import numpy as np
 
 from minitvm.errors import IRError, TypeInferenceError, is_own, place_of
 from minitvm.ir.attributes import attributes_of
-from minitvm.ir.dims import Dim, SymbolicDim
+from minitvm.ir.dims import Dim, SymbolicDim, symbols_of
 from minitvm.ir.dtypes import STORED
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, LoopVar, Reduce, Select, Stage, const, walk_exprs
@@ -211,6 +211,12 @@ class Op(_Frozen):
     def attributes(self) -> dict[str, Any]:
         """All attributes by name, in order of declaration."""
         return {name: getattr(self, name) for name in attributes_of(type(self))}
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The names of the symbols that its attributes are made with."""
+        given = [value for own in self.attributes().values() for value in (own if isinstance(own, tuple) else (own,))]
+        return symbols_of(d for d in given if isinstance(d, SymbolicDim))
 
     def with_attributes(self: AnyOp, **changes: Any) -> AnyOp:
         """The same operator with other attributes."""

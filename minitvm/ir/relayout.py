@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from minitvm.ir.decision import Declined
+from minitvm.ir.dims import Undecided
 from minitvm.ir.expr import Call, Expr
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import Fusion, Op
@@ -43,7 +44,7 @@ class Move:
 
     def divides(self, shape: tuple[int, ...]) -> bool:
         """Whether a tensor of this shape consists of whole blocks."""
-        return all(shape[self.old.index(axis)] % size == 0 for axis, size in self.blocks.items())
+        return all(shape[self.old.index(axis)] % size == 0 for axis, size in self.blocks.items() if size > 1)
 
     def axis(self, index: int) -> str:
         """The name of a dimension of the original tensor, counted from either end."""
@@ -105,9 +106,12 @@ def calling(op: Op) -> Build:
 
 
 def following(site: Site) -> Placement | Declined:
-    """What the operator itself says, or what its fusion pattern does."""
+    """What the operator itself says, or what its fusion pattern does; what it cannot decide it declines."""
     op = site.op
-    answer: Placement | Declined | None = op.relayout(site)
+    try:
+        answer: Placement | Declined | None = op.relayout(site)
+    except Undecided as error:
+        return Declined(str(error))
     if answer is not None:
         return answer
     if op.fusion is Fusion.ELEMWISE and len(site.carries) == 1 and "axis" not in op.attributes():

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from minitvm.errors import TypeInferenceError
-from minitvm.ir.dims import Dim, SymbolicDim, anonymous, is_anonymous, replace, symbol
+from minitvm.ir.dims import Dim, SymbolicDim, Undecided, anonymous, is_anonymous, replace, symbol, symbols_of
 from minitvm.ir.dtypes import DTYPES as DTYPES
 from minitvm.ir.dtypes import STORED, is_float, register
 from minitvm.ir.dtypes import DType as DType
@@ -49,6 +49,10 @@ def as_shape(given: Any) -> Shape:
     except TypeError as error:
         hint = "a shape is a tuple of whole numbers, symbols' names and None"
         raise TypeInferenceError(f"{given!r} is no shape", hint=hint) from error
+
+
+class UnknownSize(TypeInferenceError, Undecided):
+    """A number is needed where a dimension is known only when the model runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +93,9 @@ class TensorType:
 
     @property
     def static_shape(self) -> tuple[int, ...]:
-        """The shape, all dimensions known; raises :class:`TypeInferenceError` where one is not."""
+        """The shape, all dimensions known; raises :class:`UnknownSize` where one is not."""
         if not self.is_static:
-            raise TypeInferenceError(f"{self} has a size that is known only when the model runs")
+            raise UnknownSize(f"{self} has a size that is known only when the model runs")
         return self.shape  # type: ignore[return-value]  # as is_static says
 
     @property
@@ -351,8 +355,7 @@ def bindings(expected: Iterable[Type], given: Iterable[Type]) -> dict[SymbolicDi
 
 def symbols(*types: Type) -> frozenset[str]:
     """The names of the symbols in types."""
-    dims = [d for t in types for field in leaves(t) for d in field.shape if isinstance(d, SymbolicDim)]
-    return frozenset(atom.of[0] for dim in dims for atom in dim.symbols() if atom.kind == "symbol")
+    return symbols_of(d for t in types for field in leaves(t) for d in field.shape if isinstance(d, SymbolicDim))
 
 
 def is_named(type_: Type) -> bool:

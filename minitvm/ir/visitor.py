@@ -188,6 +188,7 @@ def is_scalar_constant(expr: Expr) -> bool:
 
 
 def sizes_of(function: Function) -> tuple[str, ...]:
-    """The symbols that the types in a function are made with, sorted."""
+    """The symbols that the types in a function, and attributes of its operators, are made with, sorted."""
     inside = [node.type for call in calls(function.body) for node in (call, *call.args)]
-    return tuple(sorted(symbols(*inside, *(p.type for p in function.params))))
+    named = [call.op.symbols for call in calls(function.body) if isinstance(call.op, Op)]
+    return tuple(sorted(symbols(*inside, *(p.type for p in function.params)).union(*named)))

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from minitvm.models import (
     with_values,
 )
 from minitvm.ort.errors import MissingInputError
-from minitvm.runtime.bind import DoesNotFit
+from minitvm.ort.symbolic import Shapes, SymbolicLibraries
 from minitvm.runtime.checks import check_input, check_shapes, dictionary, unknown_name
 from minitvm.runtime.code import code_for
 from minitvm.runtime.devices import HOST, Device, Memory, device_of, memory_of
@@ -44,7 +44,6 @@ from minitvm.runtime.library import Library
 from minitvm.runtime.specialised import Specialisations, Specialised
 from minitvm.target import Target
 
-Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 Make: TypeAlias = Callable[[Shapes, Arrays], Specialised]
 """What makes a library for shapes and values."""
@@ -95,7 +94,7 @@ class Compiling:
         self._declared = declared_shapes(shape_dict, self._inputs)
         self._lock = threading.Lock()
         self._kept = Specialisations(specialisations)
-        self._symbolic: Future[Library | Decision] | None = None
+        self._symbolic = SymbolicLibraries(self._compiled_symbolic)
         self._cost = 0.0
         """Seconds that compiling for all shapes took."""
         self.worker: ThreadPoolExecutor | None = None
@@ -143,15 +142,18 @@ class Compiling:
     @property
     def symbolic(self) -> Decision | None:
         """Whether one library serves all shapes, else why not; ``None`` as long as no run has asked for it."""
-        found = self._symbolic.result() if self._symbolic is not None and self._symbolic.done() else None
-        if isinstance(found, Library):
-            return Decision("session", "kernels for all shapes", True, "compiled once")
-        return found
+        found = self._symbolic.done()
+        refused = next((one for one in found if isinstance(one, Decision)), None)
+        if refused is not None or not found:
+            return refused
+        times = "compiled once" if len(found) == 1 else f"compiled {len(found)} times, for what sizes decide"
+        return Decision("session", "kernels for all shapes", True, times)
 
     @property
     def libraries(self) -> list[Library]:
-        """The libraries compiled so far and kept, the one used last at the end."""
-        return [kept.library for kept in self._kept.all()]
+        """The libraries compiled so far and kept: those for all shapes, then others, the one used last at the end."""
+        symbolic = [one for one in self._symbolic.done() if isinstance(one, Library)]
+        return symbolic + [kept.library for kept in self._kept.all() if not kept.symbolic]
 
     def prepare(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None) -> None:
         """Compile for shapes of the inputs before they are met; those of fixed shapes need not be given.
@@ -182,12 +184,13 @@ class Compiling:
     def to_save(self) -> list[Library]:
         """What a file of this model holds; :class:`LibraryError` where there is nothing."""
         found = [one.library for one in self._kept.all() if not one.symbolic]
-        symbolic = self._symbolic_library() if not found or self._symbolic is not None else None
-        if isinstance(symbolic, Library):
-            found.insert(0, symbolic)
+        if not found and not self._symbolic.done():
+            self._symbolic.any({})
+        symbolic = self._symbolic.done()
+        found = [one for one in symbolic if isinstance(one, Library)] + found
         if not found:
             hint = "compile it for shapes before: session.prepare({name: shape})"
-            raise LibraryError(f"nothing is compiled that could be saved: {symbolic}", hint=hint)
+            raise LibraryError(f"nothing is compiled that could be saved: {symbolic[0]}", hint=hint)
         return found
 
     def _dtype(self, name: str) -> str:
@@ -276,38 +279,16 @@ class Compiling:
 
     def _made(self, shapes: Shapes, values: Arrays) -> Specialised:
         """Of the symbolic library where there is one and it fits, else compiled."""
-        library = None if values else self._bound(shapes)
+        library = None if values else self._symbolic.bound(shapes)
         return self._compile(shapes, values) if library is None else Specialised(library, frozenset(), True)
 
-    def _bound(self, shapes: Shapes) -> Library | None:
-        symbolic = self._symbolic_library()
-        if isinstance(symbolic, Decision):
-            return None
-        try:
-            return symbolic.bound(shapes)
-        except DoesNotFit:
-            return None
-
-    def _symbolic_library(self) -> Library | Decision:
-        """The library for all shapes, or why there is none; compiled by the first who asks, for whom others wait."""
-        with self._lock:
-            mine = self._symbolic is None
-            job = self._symbolic = self._symbolic or Future()
-        if mine:
-            try:
-                job.set_result(self._compiled_symbolic())
-            except BaseException as error:
-                with self._lock:
-                    self._symbolic = None
-                job.set_exception(error)
-        return job.result()
-
-    def _compiled_symbolic(self) -> Library | Decision:
+    def _compiled_symbolic(self, shapes: Shapes) -> Library | Decision:
+        """For all shapes for which sizes decide as these do, or why not."""
         if not self._wants_symbolic:
             return Decision("session", "kernels for all shapes", False, "the session was asked for none")
         start = time.perf_counter()
         how: dict[str, Any] = {"num_threads": self._threads, "on_progress": self._on_progress}
-        how["shape_dict"] = self._names()
+        how |= {"shape_dict": self._names(), "sample": shapes}
         try:
             found = compile_symbolic(self._model, self.target, self._opt_level, **how)
         except NEEDS_NUMBERS as error:  # the session goes on with them, and says so

@@ -127,7 +127,8 @@ def scale_layer(call: Call, data: Expr, scale: np.ndarray, inputs: bool) -> Expr
     assert layouts is not None, "only layers take scales"
     image, kernel, out = layouts
     extents = kernel.primal_shape(call.args[1].shape)
-    filters, read = extents["O"] or 0, extents["I"] or 0  # filters, and input channels that each reads
+    filters, read = extents["O"], extents["I"]  # filters, and input channels that each reads
+    assert isinstance(filters, int) and isinstance(read, int), "weights are of known sizes"
     if inputs:
         vector = per_channel(scale, call.args[0].tensor_type, channel_dims(image)).reshape(-1, read)
         factor = np.repeat(vector, filters // len(vector), axis=0)

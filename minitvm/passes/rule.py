@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 from minitvm.errors import PassError, blame
 from minitvm.ir.decision import Decision, Declined, Exactness, decision, listening, name_of, record
+from minitvm.ir.dims import Undecided
 from minitvm.ir.expr import Call, Expr, Function, Module, describe_call
 from minitvm.ir.pattern import Pattern, matches
 from minitvm.ir.types import Span, alike
@@ -168,6 +169,8 @@ class _Sweep:
                     if isinstance(answer, Expr) and answer is not node:
                         return self._replaced(candidate, node, answer) if _may_replace(candidate, node) else node
                     self._note(candidate, node, answer, node.span)
+            except Undecided as error:  # of a size that a run knows: the rule declines, not the build
+                self._note(candidate, node, Declined(str(error)), node.span)
             except Exception as error:
                 blame(error, candidate.apply, f"rule {candidate.name}", lambda: _lines(node))
         return node

@@ -48,9 +48,9 @@ class Binder:
         """The artefact for inputs of these shapes, by name; :class:`DoesNotFit` where its types do not hold."""
         values = values_of(self._artifact, shapes)
         try:
-            for a, b in self._artifact.assumed:
-                if number(a, values) != number(b, values):
-                    raise DoesNotFit(f"dimensions {a} and {b} are {number(a, values)} and {number(b, values)}")
+            for fact in self._artifact.assumed:
+                if not fact.holds(values):
+                    raise DoesNotFit(f"it is made for {fact}, and that does not hold for {_listed(values)}")
             return self._bound(values)
         except ValueError as error:
             raise DoesNotFit(f"dimension {error}") from None
@@ -67,6 +67,10 @@ class Binder:
         sizes = {name: np.array([values[s] for s in symbols], np.int64) for name, symbols in artifact.sizes.items()}
         found = replace(artifact, graph=graph, plan=plan, params={**artifact.params, **sizes}, metadata=metadata)
         return replace(found, sizes={}, assumed=frozenset(), others=())
+
+
+def _listed(values: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in values.items())
 
 
 def _metadata(facts: Mapping[str, Any], values: Mapping[str, int]) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from minitvm import config
 from minitvm.ir.arrays import aligned
-from minitvm.ir.dims import Dim
+from minitvm.ir.dims import RELATIONS, Dim, Fact
 from minitvm.ir.types import numpy_dtype
 from minitvm.runtime.container import Data
 from minitvm.runtime.graph import (
@@ -63,7 +63,7 @@ def document_of(artifact: Artifact) -> dict[str, Json]:
         "hosts": {name: _host_form(host) for name, host in artifact.hosts.items()},
         "host_calls": [list(call) for call in artifact.host_calls],
         "sizes": {name: list(symbols) for name, symbols in artifact.sizes.items()},
-        "assumed": sorted(sorted((str(a), str(b))) for a, b in artifact.assumed),
+        "assumed": sorted([fact.relation, str(fact.a), str(fact.b)] for fact in artifact.assumed),
         "graph": graph_form(artifact.graph, plan),
     }
 
@@ -120,8 +120,14 @@ def artifact_of(
         hosts={node: _host(node, form, branches) for node, form in document["hosts"].items()},
         host_calls=tuple(HostCall(op, why, node, tuple(span)) for op, why, node, span in document["host_calls"]),
         sizes={name: tuple(symbols) for name, symbols in document["sizes"].items()},
-        assumed=frozenset((_dim(a), _dim(b)) for a, b in document["assumed"]),
+        assumed=frozenset(_fact(*parts) for parts in document["assumed"]),
     )
+
+
+def _fact(relation: str, a: str, b: str) -> Fact:
+    if relation not in RELATIONS:
+        raise ValueError(f"{relation!r} is no relation of two dimensions")
+    return Fact(relation, _dim(a), _dim(b))
 
 
 def _dim(text: str) -> Dim:

@@ -18,7 +18,7 @@ import numpy as np
 
 from minitvm.errors import origin
 from minitvm.ir.arrays import ALIGNMENT
-from minitvm.ir.dims import Dim
+from minitvm.ir.dims import Dim, Fact
 from minitvm.ir.types import Leaf, Span, TensorType, as_shape, leaves
 
 if TYPE_CHECKING:
@@ -384,8 +384,8 @@ class Artifact:
     sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Of a symbolic artefact: the parameters that hold the sizes of kernels, with their symbols; a library for numbers
     is made of it by ``runtime/bind.py``."""
-    assumed: frozenset[tuple[Dim, Dim]] = frozenset()
-    """Of a symbolic artefact: its types hold where each pair of dimensions is equal."""
+    assumed: frozenset[Fact] = frozenset()
+    """Of a symbolic artefact: its types hold where these do."""
     host_calls: tuple[HostCall, ...] = ()
     values: Mapping[str, np.ndarray] = field(default_factory=dict)
     """Inputs of the model for whose values it was compiled."""

@@ -140,6 +140,7 @@ def _fills() -> list[Sample]:
         row("zeros", shape=[2], dtype="bool"),
         row("ones", shape=(3,), dtype="int8"),
         row("ones", shape=(0, 3)),
+        row("extent", size=5),
         row("iota", size=5),
         row("iota", size=0, dtype="float32"),
         row("eye", shape=(3, 4)),

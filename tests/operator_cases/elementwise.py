@@ -92,7 +92,7 @@ def fill(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, shape=draw.shape(), dtype=dtype)
 
 
-@generator("iota")
+@generator("extent", "iota")
 def iota(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, size=draw.integer(0, 40), dtype=dtype)
 

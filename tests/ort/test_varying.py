@@ -72,7 +72,7 @@ def test_defaults_with_open_dimensions() -> None:
     session = check(
         model_of(text, w=rows[0]), {"x": rows[1]}, {"x": rows[1], "w": rows[2]}, {"x": rows[0], "w": rows[1]}
     )
-    assert len(session.libraries) == 3
+    assert len(session.libraries) == 2
 
 
 def test_weights_of_old_models_are_no_defaults() -> None:

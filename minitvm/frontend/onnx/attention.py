@@ -10,7 +10,8 @@ from minitvm.frontend.onnx.contrib import contrib_op, only
 from minitvm.frontend.onnx.contrib_quantized import packed, quantized_projection, unpacked
 from minitvm.frontend.onnx.matmul import matmul
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, rank, scalar, single
-from minitvm.frontend.onnx.tensor import integers, reshaped
+from minitvm.frontend.onnx.tensor import integers, positions, reshaped
+from minitvm.ir.dims import Dim, is_equal, is_less
 from minitvm.ir.expr import Constant, Expr
 
 _NEVER = float(np.finfo(np.float32).min)
@@ -225,10 +226,10 @@ def group_query_attention(node: OnnxNode) -> list[Expr]:
     _refused(node, {14: "q_norm_weight", 15: "k_norm_weight"}, ("sliding_window_cache",))
     query, key, value = _grouped(node)
     batch, length = query.shape[0], query.shape[2]
-    total = int(node.constant(6, "the total length").item())
+    [total] = node.sizes(6, "the total length")
     ends = reshaped(cast(node[5], "int64"), [batch, 1]) + 1
-    before = integers(np.zeros((batch, 1))) if total == length else ends - length
-    own = before + integers(np.arange(length)[None])  # (batch, length)
+    before = ends * 0 if is_equal(total, length) else ends - length
+    own = before + reshaped(positions(length), [1, length])  # (batch, length)
     if node.attr("do_rotary", 0):
         places, even = node.get(9) or own, bool(node.attr("rotary_interleaved", 0))
         query, key = (rotated(node, x, places, node[7], node[8], even) for x in (query, key))
@@ -238,8 +239,8 @@ def group_query_attention(node: OnnxNode) -> list[Expr]:
         for i, cache, x in zip((3, 4), caches, (key, value), strict=True)
     ]
     heads = Heads(query, *(cache.read(x) for cache, x in zip(caches, held, strict=True)))
-    place, own = integers(np.arange(heads.places)), reshaped(own, [batch, 1, length, 1])
-    seen = emit("less_equal", place, own) if node.attr("causal", 1) else emit("less", place, integers(total))
+    place, own = positions(heads.places), reshaped(own, [batch, 1, length, 1])
+    seen = emit("less_equal", place, own) if node.attr("causal", 1) else emit("less", place, total)
     window = node.attr("local_window_size", -1)
     if window >= 0:
         seen = emit("logical_and", seen, emit("greater", place, own - window))
@@ -304,19 +305,19 @@ def _grouped(node: OnnxNode) -> list[Expr]:
     return [_apart(p, c) for p, c in zip(parts, (count, shared, shared), strict=True)]
 
 
-def _written(past: Expr | None, x: Expr, before: Expr, total: int, rest: Expr | None = None) -> Expr:
+def _written(past: Expr | None, x: Expr, before: Expr, total: Dim, rest: Expr | None = None) -> Expr:
     """``x`` behind the first ``before`` places of the past of each sequence, in a buffer of its length or of the total
     length; then the ``rest`` of another or zeros."""
-    if past is None or past.shape[2] == 0:
+    if past is None or is_equal(past.shape[2], 0):
         return x
     (batch, heads, length, size), held = x.shape, past.shape[2]
-    place = integers(np.arange(max(held, total))[None])
-    behind = emit("clip", place - before, a_min=0.0, a_max=float(length - 1)) + held
+    places = total if is_less(held, total) else held
+    place = reshaped(positions(places), [1, places])
+    behind = emit("minimum", emit("maximum", place - before, 0), length - 1) + held
     source = emit("where", emit("less", place, before), emit("minimum", place, held - 1), behind)
-    source, is_written = (
-        reshaped(p, [batch, 1, place.shape[1], 1]) for p in (source, emit("less", place, before + length))
-    )
-    source = emit("broadcast_to", source, shape=(batch, heads, place.shape[1], size))
+    written = emit("less", place, before + length)
+    source, is_written = (reshaped(p, [batch, 1, places, 1]) for p in (source, written))
+    source = emit("broadcast_to", source, shape=(batch, heads, places, size))
     found = emit("gather", emit("concatenate", [past, x], axis=2), source, axis=2)
     return emit("where", is_written, found, 0 if rest is None else rest)
 

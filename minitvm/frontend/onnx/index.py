@@ -8,7 +8,7 @@ from minitvm.frontend.onnx.foreign import foreign
 from minitvm.frontend.onnx.node import OnnxNode, dims, emit, emit_many, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import Outputs, formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers, known_product
-from minitvm.ir.dims import always_less
+from minitvm.ir.dims import Dim, Undecided, always_less, is_less
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops.control import OutOfRange
 from minitvm.ir.types import is_numeric
@@ -182,7 +182,7 @@ def taken_elements(start: int, stop: int, step: int, extent: int) -> range:
 
 @onnx_op("Pad")
 def pad(node: OnnxNode) -> Expr:
-    x, pads = node[0], node.numbers(1, "pads")
+    x, pads = node[0], node.numbers(1, "pads") if node.get(1) is None else node.sizes(1, "pads")
     if pads is None:
         raise node.fail("its pads are missing")
     return padded(node, x, pads, node.numbers(3, "axes"), node.get(2) or scalar(node.attr("value", 0), x))
@@ -196,6 +196,10 @@ def padded(node: OnnxNode, x: Expr, pads: list[int], axes: list[int] | None, val
     width = [(0, 0)] * rank(x)
     for i, axis in enumerate(places):
         width[axis] = (pads[i], pads[i + len(places)])
+    open_ends = [axis for axis, ends in enumerate(width) if not all(isinstance(end, int) for end in ends)]
+    for axis in open_ends:
+        x = _lengthened(node, x, axis, width[axis], value)
+        width[axis] = (0, 0)
     x = _cropped(x, width)
     grown = tuple((max(a, 0), max(b, 0)) for a, b in width)
     mode = node.attr("mode", "constant")
@@ -205,6 +209,17 @@ def padded(node: OnnxNode, x: Expr, pads: list[int], axes: list[int] | None, val
         return _wrapped(x, grown)
     fill = value if rank(value) == 0 else emit("reshape", value, newshape=())
     return emit("nn.pad", x, fill, pad_width=grown, pad_mode=mode)
+
+
+def _lengthened(node: OnnxNode, x: Expr, axis: int, ends: tuple[Dim, Dim], value: Expr) -> Expr:
+    """With so many rows of ``value`` before and behind as a run knows; none of them below 0."""
+    if node.attr("mode", "constant") != "constant" or any(is_less(end, 0) for end in ends):
+        raise Undecided(f"{node.op_type} by {ends}, which only a run knows, fills with a constant")
+    parts = [
+        emit("broadcast_to", value, shape=(*x.shape[:axis], end, *x.shape[axis + 1 :])) if end != 0 else None
+        for end in ends
+    ]
+    return emit("concatenate", [part for part in (parts[0], x, parts[1]) if part is not None], axis=axis)
 
 
 def _cropped(x: Expr, width: list[tuple[int, int]]) -> Expr:

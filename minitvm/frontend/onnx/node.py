@@ -1,6 +1,5 @@
 """What a builder sees of an ONNX node, and ``emit``, which builds calls and folds those of constants at once."""
 
-import operator
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
@@ -8,18 +7,17 @@ from typing import Any
 import numpy as np
 import onnx
 
-from minitvm.errors import FrontendError, MiniTVMError, TypeInferenceError, UnknownValueError
+from minitvm.errors import FrontendError, TypeInferenceError, UnknownValueError
 from minitvm.frontend.onnx.files import Files
 from minitvm.frontend.onnx.model import array_of
+from minitvm.frontend.onnx.shape_values import shape_value
 from minitvm.frontend.onnx.types import dtype_name
 from minitvm.ir.builder import call_op
-from minitvm.ir.dims import SymbolicDim, are_counted_on, product
+from minitvm.ir.dims import SymbolicDim, are_counted_on
 from minitvm.ir.evaluate import evaluate, folded, unfoldable
-from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
-from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
+from minitvm.ir.expr import Call, Constant, Expr, Function, Var
 from minitvm.ir.types import TupleType, is_numeric, tensor_fields
-from minitvm.ir.visitor import children, post_order, simplify_projection
+from minitvm.ir.visitor import post_order, simplify_projection
 
 FOLD_LIMIT = 1 << 16
 """Results with more elements stay calls, so that importing never materialises what a pass may avoid."""
@@ -201,7 +199,7 @@ class OnnxNode:
     def sizes(self, index: int, what: str) -> list[Any]:
         """A :meth:`constant` in a row; or dimensions made of those of the inputs, where symbols are counted on."""
         if are_counted_on() and self.known(index) is None:
-            found = symbolic_value(self[index], self.known_values)
+            found = shape_value(self[index], self.known_values)
             if found is not None:
                 return list(found.reshape(-1).tolist())
         return list(self.constant(index, what).reshape(-1).tolist())
@@ -250,7 +248,13 @@ def emit(name: str, *args: Any, **attributes: Any) -> Expr:
 
 def _tensors(args: Sequence[Any]) -> list[Any]:
     tensors = [a for a in args if isinstance(a, Expr)]
-    return [scalar(a, tensors[-1]) if isinstance(a, (int, float)) else a for a in args]
+    return [_tensor(a, tensors[-1]) if isinstance(a, (int, float, SymbolicDim)) else a for a in args]
+
+
+def _tensor(number: float | SymbolicDim, like: Expr) -> Expr:
+    if isinstance(number, SymbolicDim):
+        return call_op("extent", size=number, dtype=like.dtype)
+    return scalar(number, like)
 
 
 def emit_many(name: str, *args: Any, **attributes: Any) -> list[Expr]:
@@ -285,48 +289,6 @@ def scalar(value: float, like: Expr | str) -> Constant:
 def dims(expr: Expr) -> tuple[int | None, ...]:
     """The shape with ``None`` for what is known only at run time; with symbols where these are counted on."""
     return expr.tensor_type.extents if are_counted_on() else expr.tensor_type.sizes
-
-
-def symbolic_value(expr: Expr, known: dict[Expr, np.ndarray]) -> np.ndarray | None:
-    """The value of whole numbers that follow from the shapes of inputs, as an array of dimensions; ``None`` where
-    something else decides."""
-    found: dict[Expr, Any] = {}
-    for node in post_order(expr, operands=lambda e: () if _is_size(e) else children(e)):
-        try:
-            found[node] = _dimensions(node, found, known)
-        except (TypeError, ValueError, IndexError, KeyError, MiniTVMError):
-            return None
-    value = np.asarray(found[expr], object)
-    return value if all(isinstance(d, (int, SymbolicDim)) for d in value.flat) else None
-
-
-def _is_size(expr: Expr) -> bool:
-    return isinstance(expr, Call) and isinstance(expr.op, (ShapeOf, NdArraySize))
-
-
-_ARITHMETIC = {"add": np.add, "subtract": np.subtract, "multiply": np.multiply}
-
-
-def _dimensions(node: Expr, found: dict[Expr, Any], known: dict[Expr, np.ndarray]) -> Any:
-    """One node's; ``KeyError`` for what does more than move whole numbers, add or multiply them."""
-    if isinstance(node, Tuple):
-        return tuple(found[field] for field in node.fields)
-    array = node.value if isinstance(node, Constant) else known.get(node)
-    if array is not None:
-        return np.vectorize(operator.index, otypes=[object])(array)
-    if not isinstance(node, Call) or not isinstance(node.op, Op):
-        raise KeyError("an input")
-    if _is_size(node):
-        shape = np.array(node.args[0].tensor_type.shape, object)
-        return shape if isinstance(node.op, ShapeOf) else np.array(product(shape), object)
-    operands = [found[arg] for arg in node.args]
-    if node.op.name == "cast" and node.tensor_type.dtype == "int64":
-        return operands[0]
-    if node.op.name in _ARITHMETIC:
-        return np.asarray(_ARITHMETIC[node.op.name](*operands), object)
-    if node.op.fusion is not Fusion.INJECTIVE:
-        raise KeyError(node.op.name)
-    return node.op.reference(*operands)
 
 
 def rank(expr: Expr) -> int:

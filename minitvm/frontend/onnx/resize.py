@@ -16,6 +16,7 @@ from minitvm.frontend.onnx.matmul import matmul
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import integers, reshaped
+from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops._shape import shapes_differ
 from minitvm.ir.ops.image import COORDINATES, cubic, line_of, meant
@@ -85,16 +86,24 @@ def _resize_axes(node: OnnxNode, sampling: Sampling) -> list[Axis]:
     shape = node[0].shape
     places = [normalize_axis(node, a, len(shape)) for a in node.attr("axes", None) or range(len(shape))]
     scales = node.constant(2, "scales").tolist() if node.get(2) is not None else []
-    sizes = node.constant(3, "sizes").tolist() if node.get(3) is not None else []
+    sizes = node.sizes(3, "sizes") if node.get(3) is not None else []
     if bool(scales) == bool(sizes):
         raise node.fail("takes either scales or sizes")
     if len(scales or sizes) != len(places):
         raise node.fail(f"{len(scales or sizes)} {'scales' if scales else 'sizes'} for {len(places)} axes")
+    if sampling.coordinates != "tf_crop_and_resize":
+        changed = [i for i, a in enumerate(places) if not _stays(shape[a], scales[i : i + 1], sizes[i : i + 1])]
+        places, scales, sizes = ([given[i] for i in changed if given] for given in (places, scales, sizes))
     found = _by_scales(shape, places, scales) if scales else _by_sizes(node, shape, places, sizes)
     if sampling.coordinates != "tf_crop_and_resize":
         return found
     roi, count = node.constant(1, "roi").tolist(), len(places)
     return [replace(axis, start=roi[i], end=roi[i + count]) for i, axis in enumerate(found)]
+
+
+def _stays(extent: Dim, scale: list[float], size: list[Dim]) -> bool:
+    """Whether an axis that a run knows keeps its extent."""
+    return not isinstance(extent, int) and (scale == [1.0] or size == [extent])
 
 
 def _by_scales(shape: tuple[int, ...], axes: Iterable[int], scales: list[float]) -> list[Axis]:

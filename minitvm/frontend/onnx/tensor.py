@@ -1,6 +1,7 @@
 """ONNX shapes and constants: reshape, transpose, join, split, tile, fill."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -8,7 +9,7 @@ from minitvm.frontend.onnx.files import Files
 from minitvm.frontend.onnx.model import dense_array
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, emit_many, normalize_axis, onnx_dtype, rank, scalar
 from minitvm.frontend.onnx.registry import formulas, onnx_op
-from minitvm.ir.dims import SymbolicDim, are_counted_on, ceil_divide, common_shape, differ, larger
+from minitvm.ir.dims import Dim, SymbolicDim, are_counted_on, ceil_divide, common_shape, differ, larger
 from minitvm.ir.expr import Constant, Expr
 
 LARGEST_RANGE = 1 << 24
@@ -20,6 +21,11 @@ MOST_PARTS = 64
 
 def integers(values: object) -> Constant:
     return Constant(np.asarray(values, np.int64))
+
+
+def positions(count: Dim) -> Expr:
+    """0, 1, 2, ... (count,)."""
+    return integers(np.arange(count)) if isinstance(count, int) else emit("iota", size=count)
 
 
 def text(values: np.ndarray) -> Expr:
@@ -71,7 +77,7 @@ def size(node: OnnxNode) -> Expr:
     return emit("ndarray_size", node[0], dtype="int64")
 
 
-def reshaped(x: Expr, shape: list[int], allowzero: bool = False) -> Expr:
+def reshaped(x: Expr, shape: Sequence[Dim], allowzero: bool = False) -> Expr:
     """Reshape by ONNX's rule; ``x`` itself where nothing changes."""
     if x.tensor_type.is_static and tuple(shape) == dims(x):
         return x
@@ -227,10 +233,21 @@ def reshape(node: OnnxNode) -> Expr:
 
 @onnx_op("Tile", since=1)
 def tile(node: OnnxNode) -> Expr:
-    repeats = tuple(node.constant(1, "repeats").tolist())
+    repeats = tuple(node.sizes(1, "repeats"))
     if len(repeats) != rank(node[0]):
         raise node.fail(f"{len(repeats)} repeats for {rank(node[0])} axes")
-    return emit("tile", node[0], reps=repeats)
+    if all(isinstance(count, int) for count in repeats):
+        return emit("tile", node[0], reps=repeats)
+    return _tiled(node[0], repeats)
+
+
+def _tiled(x: Expr, repeats: tuple[Dim, ...]) -> Expr:
+    """By counts that a run knows: each axis is broadcast along one of its own before it."""
+    shape = x.tensor_type.shape
+    apart = reshaped(x, [d for extent in shape for d in (1, extent)])
+    whole = tuple(d for pair in zip(repeats, shape, strict=True) for d in pair)
+    spread = emit("broadcast_to", apart, shape=whole)
+    return reshaped(spread, [count * extent for count, extent in zip(repeats, shape, strict=True)])
 
 
 @onnx_op("SpaceToDepth", since=1)

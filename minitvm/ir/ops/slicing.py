@@ -66,7 +66,7 @@ class Concatenate(Op, name="concatenate", fusion=Fusion.INJECTIVE):
         carries, data = site.carries[0], site.call.args[0].type
         assert isinstance(data, TupleType) and isinstance(carries, tuple)
         leaders = [m for m in carries if isinstance(m, Move)]
-        shapes = [field.static_shape for field in tensor_fields(data)]
+        shapes = [field.extents for field in tensor_fields(data)]
         leader = next((m for m in leaders if all(m.divides(shape) for shape in shapes)), None)
         if leader is None:
             return Declined(f"blocks of {leaders[0].new} do not divide every operand")
@@ -175,7 +175,7 @@ class Split(Op, name="split", fusion=Fusion.INJECTIVE):
         """Cuts along a split axis must fall between blocks."""
         move, results, given = site.data, tensor_fields(site.call.type), self.indices_or_sections
         size = move.blocks.get(move.axis(self.axis), 1)
-        if any(field.static_shape[self.axis] % size for field in results):
+        if size > 1 and any(field.extents[self.axis] % size != 0 for field in results):
             return Declined(f"a cut along {move.axis(self.axis)} falls inside a block of {size}")
         cuts = given if isinstance(given, int) else tuple(c // size for c in given)
         op = self.with_attributes(axis=move.index(self.axis), indices_or_sections=cuts)

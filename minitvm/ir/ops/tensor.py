@@ -126,6 +126,24 @@ class Iota(Op, name="iota", fusion=Fusion.ELEMWISE):
         return compute((self.size,), lambda i: i.astype(self.dtype))
 
 
+class Extent(Op, name="extent", fusion=Fusion.ELEMWISE):
+    """The dimension ``size`` as a number.  -> (), of ``dtype``."""
+
+    size: Dim
+    dtype: DType = "int64"
+
+    def infer(self) -> TensorType:
+        return TensorType((), self.dtype)
+
+    def reference(self) -> np.ndarray:
+        if not isinstance(self.size, int):
+            raise self.reject(f"{self.size} is a number only when the model runs")
+        return np.asarray(self.size, self.dtype)
+
+    def compute(self) -> Stage:
+        return compute((), lambda: as_index(self.size).astype(self.dtype))
+
+
 class Trilu(Op, name="trilu", fusion=Fusion.INJECTIVE):
     """The ``upper`` (or lower) triangle of each matrix, from diagonal k; 0 elsewhere.  data: (..., m, n), k: ()."""
 

@@ -245,7 +245,7 @@ class Squeeze(View, name="squeeze", fusion=Fusion.INJECTIVE):
 
     def relayout(self, site: Site) -> Placement | Declined:
         """Drops the same axes of extent 1 (a split one has a block of 1)."""
-        move, shape = site.data, site.type(0).static_shape
+        move, shape = site.data, site.type(0).extents
         every = [d for d, n in enumerate(shape) if n == 1]
         dropped = every if self.axis is None else normalize_axes(self, self.axis, len(shape))
         letters = "".join(move.axis(d) for d in dropped)

@@ -1,0 +1,315 @@
+"""Values of shapes: what small tensors of whole numbers and conditions are, whatever the inputs' sizes.
+
+Exporters compute shapes in the graph: ``Shape``, ``Gather``, ``Mul``, ``Concat``, then ``Reshape``.  One abstract
+evaluation gives such a tensor an array of :data:`Dim` (numbers and polynomials over the inputs' dimensions), of
+``bool``, or, between a ``Cast`` to floats and the one back, of :class:`Quotient`.  An operator that only moves
+elements is its own ``reference`` over these arrays; one that computes has a row in ``_ELEMENTS`` or ``_WHOLE``.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import reduce
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from minitvm.errors import MiniTVMError
+from minitvm.ir.dims import Dim, Undecided, always_less, is_equal, is_less, larger, product, smaller, truncating_divide
+from minitvm.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
+from minitvm.ir.visitor import children, post_order
+
+MOST_ELEMENTS = 4096
+"""Of a tensor whose values are looked at: shapes, positions, masks of axes; what is larger is data."""
+
+_EXACT = 1 << 16
+"""Whole numbers below it are exact in float32, times what :func:`_quotient_of` takes and over whole numbers too."""
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """A float that is a dimension over a whole number: ``Cast(n) * 0.5``."""
+
+    above: Dim
+    below: int
+
+    @property
+    def floor(self) -> Dim:
+        return self.above // self.below
+
+    @property
+    def ceil(self) -> Dim:
+        return -(-self.above // self.below)
+
+
+Element: TypeAlias = "Dim | bool | Quotient"
+
+
+class NoShapeValue(Exception):
+    """Something else than the inputs' sizes decides."""
+
+
+def shape_value(expr: Expr, known: Mapping[Expr, np.ndarray]) -> np.ndarray | None:
+    """The value of a tensor that follows from sizes alone, an array of :data:`Dim` or of ``bool``; ``None`` where
+    something else decides."""
+    found: dict[Expr, Any] = {}
+    try:
+        for node in post_order(expr, operands=lambda e: () if _is_size(e) or e in known else children(e)):
+            found[node] = _value(node, found, known)
+    except (NoShapeValue, Undecided, TypeError, ValueError, IndexError, KeyError, MiniTVMError):
+        return None
+    value = found[expr]
+    if not isinstance(value, np.ndarray) or any(isinstance(e, Quotient) for e in value.flat):
+        return None
+    return value
+
+
+def _is_size(expr: Expr) -> bool:
+    return isinstance(expr, Call) and isinstance(expr.op, (ShapeOf, NdArraySize))
+
+
+def _value(node: Expr, found: Mapping[Expr, Any], known: Mapping[Expr, np.ndarray]) -> Any:
+    """One node's: an array of elements, or a tuple of these."""
+    if isinstance(node, Tuple):
+        return tuple(found[field] for field in node.fields)
+    if isinstance(node, TupleGetItem):
+        return found[node.tuple][node.index]
+    array = node.value if isinstance(node, Constant) else known.get(node)
+    if array is not None:
+        return _elements(array)
+    if not isinstance(node, Call) or not isinstance(node.op, Op):
+        raise NoShapeValue("an input")
+    if _is_size(node):
+        shape = _array(node.args[0].tensor_type.shape)
+        return shape if isinstance(node.op, ShapeOf) else np.array(product(shape), object)
+    return _called(node, node.op, [found[arg] for arg in node.args])
+
+
+def _called(node: Call, op: Op, operands: list[Any]) -> Any:
+    if op.name in _WHOLE:
+        return _WHOLE[op.name](node, *operands)
+    if op.name in _ELEMENTS:
+        return _each(_ELEMENTS[op.name], *operands)
+    if op.fusion is not Fusion.INJECTIVE:
+        raise NoShapeValue(op.name)
+    moved = op.reference(*operands)
+    return tuple(map(_array, moved)) if isinstance(moved, (tuple, list)) else _array(moved)
+
+
+def _array(values: Any) -> np.ndarray:
+    return np.asarray(values, object)
+
+
+def _elements(array: np.ndarray) -> np.ndarray:
+    """A constant's: whole numbers, conditions, or floats that are a whole number over a power of two."""
+    if array.size > MOST_ELEMENTS:
+        raise NoShapeValue("data")
+    if array.dtype.kind == "f":
+        return _each(_quotient_of, array)
+    return _each(bool if array.dtype == "bool" else operator.index, array)
+
+
+def _quotient_of(number: float) -> Quotient:
+    """What products with whole numbers are exact of: few digits, so that no sum is rounded."""
+    if not math.isfinite(number):
+        raise NoShapeValue("no number")
+    exact = Fraction(float(number))
+    if abs(exact.numerator) >= 1 << 8 or exact.denominator >= 1 << 16:
+        raise NoShapeValue("a float of many digits")
+    return Quotient(exact.numerator, exact.denominator)
+
+
+def _each(function: Callable[..., Any], *operands: Any) -> np.ndarray:
+    """Element by element, as numpy broadcasts."""
+    arrays = np.broadcast_arrays(*operands)
+    made = np.empty(arrays[0].shape, object)
+    for place in np.ndindex(made.shape):
+        made[place] = function(*(a[place] for a in arrays))
+    return made
+
+
+# --- arithmetic -------------------------------------------------------------------------------------------------------
+
+
+def _arithmetic(whole: Callable[[Dim, Dim], Dim], quotients: Callable[[Quotient, Quotient], Quotient]) -> Any:
+    """Of dimensions, or of quotients, where one of two may still be a number."""
+
+    def compute(a: Element, b: Element) -> Element:
+        if isinstance(a, Quotient) and isinstance(b, Quotient):
+            return quotients(a, b)
+        return whole(_dim(a), _dim(b))
+
+    return compute
+
+
+def _dim(value: Element) -> Dim:
+    if isinstance(value, (bool, Quotient)):
+        raise NoShapeValue("no whole number")
+    return value
+
+
+def _over(a: Quotient, b: Quotient) -> Quotient:
+    if not isinstance(b.above, int) or b.above <= 0 or b.below != 1 or a.below != 1:
+        raise NoShapeValue("a quotient of floats")
+    return Quotient(a.above, b.above)
+
+
+def _truncated(a: Dim, b: Dim) -> Dim:
+    """ONNX's Div of whole numbers rounds towards zero."""
+    if isinstance(b, int) and b > 0:
+        return truncating_divide(a, b)
+    if isinstance(b, int) and b < 0:
+        return truncating_divide(-a, -b)
+    if always_less(-1, a) and always_less(0, b):
+        return a // b
+    raise NoShapeValue("a divisor that may be 0")
+
+
+def _modulo(a: Dim, b: Dim) -> Dim:
+    if not isinstance(b, int) or b <= 0:
+        raise NoShapeValue("a divisor that is no number")
+    return a % b
+
+
+def _less(a: Element, b: Element) -> bool:
+    return is_less(_dim(a), _dim(b))
+
+
+def _equal(a: Element, b: Element) -> bool:
+    if isinstance(a, bool) and isinstance(b, bool):
+        return a == b
+    return is_equal(_dim(a), _dim(b))
+
+
+def _truth(value: Element) -> bool:
+    if not isinstance(value, bool):
+        raise NoShapeValue("no condition")
+    return value
+
+
+def _is_zero(value: Element) -> bool:
+    return _equal(value, False if isinstance(value, bool) else 0)
+
+
+_ELEMENTS: dict[str, Callable[..., Any]] = {
+    "abs": lambda a: larger(_dim(a), -_dim(a)),
+    "add": _arithmetic(operator.add, lambda a, b: Quotient(a.above * b.below + b.above * a.below, a.below * b.below)),
+    "subtract": _arithmetic(
+        operator.sub, lambda a, b: Quotient(a.above * b.below - b.above * a.below, a.below * b.below)
+    ),
+    "multiply": _arithmetic(operator.mul, lambda a, b: Quotient(a.above * b.above, a.below * b.below)),
+    "divide": _arithmetic(_truncated, _over),
+    "mod": lambda a, b: _modulo(_dim(a), _dim(b)),
+    "floor_mod": lambda a, b: _modulo(_dim(a), _dim(b)),
+    "negative": lambda a: -_dim(a),
+    "maximum": lambda a, b: larger(_dim(a), _dim(b)),
+    "minimum": lambda a, b: smaller(_dim(a), _dim(b)),
+    "floor": lambda a: Quotient(a.floor, 1),
+    "ceil": lambda a: Quotient(a.ceil, 1),
+    "equal": _equal,
+    "not_equal": lambda a, b: not _equal(a, b),
+    "less": _less,
+    "less_equal": lambda a, b: not _less(b, a),
+    "greater": lambda a, b: _less(b, a),
+    "greater_equal": lambda a, b: not _less(a, b),
+    "logical_and": lambda a, b: _truth(a) and _truth(b),
+    "logical_or": lambda a, b: _truth(a) or _truth(b),
+    "logical_xor": lambda a, b: _truth(a) != _truth(b),
+    "logical_not": lambda a: not _truth(a),
+    "where": lambda c, a, b: a if _truth(c) else b,
+}
+"""What operators make of elements."""
+
+
+# --- whole tensors ----------------------------------------------------------------------------------------------------
+
+
+def _cast(node: Call, value: np.ndarray) -> np.ndarray:
+    return _each(_CASTS[np.dtype(node.tensor_type.dtype).kind], value)
+
+
+def _to_whole(value: Element) -> Dim:
+    if isinstance(value, Quotient):
+        return truncating_divide(value.above, value.below)
+    return int(value) if isinstance(value, bool) else value
+
+
+def _to_float(value: Element) -> Quotient:
+    if isinstance(value, Quotient):
+        return value
+    whole = _to_whole(value)
+    if not is_less(whole, _EXACT) or not is_less(-_EXACT, whole):
+        raise NoShapeValue("a float is rounded")
+    return Quotient(whole, 1)
+
+
+_CASTS: dict[str, Callable[[Element], Element]] = {
+    "i": _to_whole,
+    "f": _to_float,
+    "b": lambda value: not _is_zero(value),
+}
+
+
+def _attributes(node: Call) -> dict[str, Any]:
+    assert isinstance(node.op, Op)
+    return node.op.attributes()
+
+
+def _shaped(node: Call, value: np.ndarray, *_: Any) -> np.ndarray:
+    return _array(value).reshape(node.tensor_type.static_shape)
+
+
+def _spread(node: Call, value: np.ndarray, *_: Any) -> np.ndarray:
+    return np.broadcast_to(value, node.tensor_type.static_shape)
+
+
+def _taken(node: Call, value: np.ndarray, indices: np.ndarray) -> Any:
+    assert isinstance(node.op, Op)
+    return _array(node.op.reference(value, indices.astype(np.int64)))
+
+
+def _reduced(step: Callable[[Any, Any], Any]) -> Callable[[Call, np.ndarray], np.ndarray]:
+    """Over the axes of a reduction; of whole numbers."""
+
+    def compute(node: Call, value: np.ndarray) -> np.ndarray:
+        given = _attributes(node)["axis"]
+        axes = range(value.ndim) if given is None else [int(a) % value.ndim for a in np.ravel(given)]
+        kept = [a for a in range(value.ndim) if a not in axes]
+        rows = value.transpose(*kept, *(a for a in range(value.ndim) if a not in kept))
+        rows = rows.reshape(*(value.shape[a] for a in kept), -1)
+        made = np.empty(rows.shape[:-1], object)
+        for place in np.ndindex(made.shape):
+            made[place] = reduce(step, map(_dim, rows[place]))
+        return made.reshape(node.tensor_type.static_shape)
+
+    return compute
+
+
+def _summed(node: Call, value: np.ndarray) -> np.ndarray:
+    attributes = _attributes(node)
+    if attributes["exclusive"]:
+        raise NoShapeValue("an exclusive sum")
+    return np.cumsum(value, axis=attributes["axis"], dtype=object)
+
+
+_WHOLE: dict[str, Callable[..., Any]] = {
+    "cast": _cast,
+    "reshape": _shaped,
+    "expand_dims": _shaped,
+    "squeeze": _shaped,
+    "full": _spread,
+    "broadcast_to": _spread,
+    "take": _taken,
+    "prod": _reduced(operator.mul),
+    "sum": _reduced(operator.add),
+    "max": _reduced(larger),
+    "min": _reduced(smaller),
+    "cumsum": _summed,
+}
+"""What operators make of whole tensors, where it is not what they make of each element."""

@@ -1,0 +1,78 @@
+"""Libraries for all shapes: each serves those for which what it took for granted of sizes holds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from typing import TypeAlias
+
+from minitvm.ir.decision import Decision
+from minitvm.runtime.bind import DoesNotFit
+from minitvm.runtime.library import Library
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+
+MOST_KEPT = 8
+"""Of one model: sizes that decide more than so many ways get libraries of their own."""
+
+
+class SymbolicLibraries:
+    """What a model is compiled to for all shapes, as runs ask for it.
+
+    The first is compiled as the first run's sizes decide what the model asks of them; a run for which that does not
+    hold has another one made, with the facts turned round.  Who asks while one is made waits for it.
+    """
+
+    def __init__(self, make: Callable[[Shapes], Library | Decision]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._jobs: list[Future[Library | Decision]] = []
+
+    def done(self) -> list[Library | Decision]:
+        """What was made so far, or why it was not."""
+        return [job.result() for job in self._jobs if job.done()]
+
+    def bound(self, shapes: Shapes) -> Library | None:
+        """The library for inputs of these shapes; ``None`` where there can be none for all."""
+        for job in list(self._jobs):
+            found = _bound(job.result(), shapes)
+            if found is not None or isinstance(job.result(), Decision):
+                return found
+        made, mine = self._next(shapes)
+        if made is None:
+            return None
+        return _bound(made.result(), shapes) if mine else self.bound(shapes)
+
+    def any(self, shapes: Shapes) -> Library | Decision:
+        """One of them: the first, which is made for ``shapes`` where there is none yet."""
+        if not self._jobs:
+            self._next(shapes)
+        return self._jobs[0].result()
+
+    def _next(self, shapes: Shapes) -> tuple[Future[Library | Decision] | None, bool]:
+        """One more, made here unless somebody else has begun one meanwhile; ``None`` where there are enough."""
+        with self._lock:
+            begun = next((job for job in self._jobs if not job.done()), None)
+            if begun is not None:
+                return begun, False
+            if len(self._jobs) == MOST_KEPT:
+                return None, False
+            job: Future[Library | Decision] = Future()
+            self._jobs.append(job)
+        try:
+            job.set_result(self._make(shapes))
+        except BaseException as error:
+            with self._lock:
+                self._jobs.remove(job)
+            job.set_exception(error)
+        return job, True
+
+
+def _bound(found: Library | Decision, shapes: Shapes) -> Library | None:
+    if isinstance(found, Decision):
+        return None
+    try:
+        return found.bound(shapes)
+    except DoesNotFit:
+        return None
