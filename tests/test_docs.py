@@ -20,7 +20,9 @@ from minitvm.codegen.backend import BACKENDS, stages
 from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.frontend.onnx.registry import BUILDERS
+from minitvm.ir.decision import Exactness
 from minitvm.ir.op import OPS
+from minitvm.lab.rule_check import known_rules
 from minitvm.passes import default_pipeline
 from minitvm.passes.manager import CONFIG_KEYS, KNOWN_PASSES, PASSES
 from minitvm.runtime.code import CODES
@@ -182,6 +184,16 @@ def test_the_page_of_passes_lists_the_pipeline_with_its_levels() -> None:
     rows = [(name, int(level)) for name, level in re.findall(r"^\| (\w+) \| (\d) \|", text, re.MULTILINE)]
     steps = default_pipeline(machine_model(host(), 1)).passes
     assert rows == list(dict.fromkeys((step.info.name, step.info.opt_level) for step in steps))
+
+
+def test_the_page_of_passes_lists_what_rounds_otherwise() -> None:
+    text = (ROOT / "docs" / "passes.md").read_text(encoding="utf-8").replace("\\|", "¦")
+    rows = re.findall(r"^\| `(\w+)` \| (reassociating|unbounded) \| (.*?) ?\| (.*?) \|$", text, re.MULTILINE)
+    rules = [(r.name, r.exactness.value, r.bound) for r in known_rules().values() if r.exactness is not Exactness.EXACT]
+    moved = [(name, "reassociating", kind.info.bound) for name, kind in PASSES.items() if kind.info.bound]
+    assert rows == [
+        (n, e, str(b or ""), b.where.replace("|", "¦") if b else "fast math is allowed") for n, e, b in [*rules, *moved]
+    ]
 
 
 def test_the_page_of_errors_lists_every_class() -> None:

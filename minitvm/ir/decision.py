@@ -24,9 +24,11 @@ class Exactness(str, Enum):
     EXACT = "exact"
     """Nothing: every element keeps its bits."""
     REASSOCIATING = "reassociating"
-    """Rounding happens in another order; acts at level 2 and above."""
+    """Rounding happens in another order, within a bound that is stated; acts at level 2 and above."""
     APPROXIMATE = "approximate"
-    """Changed within a bound that the rule states; acts where ``minitvm.allow_approximate`` names it."""
+    """Off by more; acts where ``minitvm.allow_approximate`` names it."""
+    UNBOUNDED = "unbounded"
+    """Equal for real numbers, with no bound for floats; acts at level 2 and above under ``minitvm.allow_fast_math``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -104,6 +104,9 @@ class Op(_Frozen):
     takes_stored: ClassVar[bool | None] = None
     """True where elements are moved or converted, so that dtypes that are only stored (``ir.dtypes.STORED``) will do;
     ``None``: for injective operators."""
+    exact: ClassVar[bool | None] = None
+    """True where IEEE 754 has one right result for each element (one operation, a choice, a comparison), so that nobody
+    computes it otherwise; ``None``: where elements only move."""
     precision: ClassVar[Precision | None] = None
     """``None``: what moves elements follows its operands, all else stays wide (:meth:`wanted_precision`)."""
     outputs: ClassVar[int] = 0
@@ -233,6 +236,16 @@ class Op(_Frozen):
     def moves(cls) -> bool:
         """Whether it moves or converts elements, which may be of dtypes that are only stored."""
         return cls.fusion is Fusion.INJECTIVE if cls.takes_stored is None else cls.takes_stored
+
+    @classmethod
+    def is_exact(cls) -> bool:
+        """:attr:`exact`, or what goes without saying; of anything else the last digits are open."""
+        return cls.moves() if cls.exact is None else cls.exact
+
+    @property
+    def is_sum(self) -> bool:
+        """Whether it adds floats in an order of its own: layers, products, reductions."""
+        return self.fusion in (Fusion.OUT_ELEMWISE_FUSABLE, Fusion.COMM_REDUCE) and not self.is_exact()
 
     @classmethod
     def wanted_precision(cls) -> Precision:

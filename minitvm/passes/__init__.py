@@ -3,6 +3,7 @@
 from minitvm.ir.decision import Declined, Exactness
 from minitvm.passes.alter_op_layout import AlterOpLayout
 from minitvm.passes.attention import FuseAttention
+from minitvm.passes.bound import Bound, Of
 from minitvm.passes.call_libraries import CallLibraries
 from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, InferType, Legalize, SimplifyInference
 from minitvm.passes.combine import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
@@ -38,7 +39,18 @@ from minitvm.passes.sink_cast import SinkCast
 
 __all__ = ["FunctionPass", "ModulePass", "Pass", "PassContext", "Sequential"]
 __all__ += ["function_pass", "get_pass", "module_pass", "register_config"]
-__all__ += ["Declined", "Exactness", "Replacement", "Rule", "RulePass", "apply_rules", "rule", "rule_pass"]
+__all__ += [
+    "Bound",
+    "Declined",
+    "Exactness",
+    "Of",
+    "Replacement",
+    "Rule",
+    "RulePass",
+    "apply_rules",
+    "rule",
+    "rule_pass",
+]
 __all__ += ["PassInfo", "PassInstrument", "PassLog", "PassRecord", "PassTiming", "PrintIR", "Verify"]
 __all__ += ["AlterOpLayout", "CanonicalizeCast", "CanonicalizeOps", "ConvertLayout", "Legalize"]
 __all__ += ["BackwardFoldScaleAxis", "FoldConstant", "FoldScaleAxis", "ForwardFoldScaleAxis", "fold_constant_expr"]

@@ -41,6 +41,7 @@ from minitvm.ir.ops.transform import ExpandDims, LayoutTransform, Reshape, Trans
 from minitvm.ir.relayout import Carry, Move, Placement, Site, calling, following
 from minitvm.ir.types import Shape, TensorType, accumulator, as_tensor, closed, leaves, only_batch_open, tensor_fields
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rebuild, simplify_projection
+from minitvm.passes.bound import SAME_PRODUCTS
 from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.passes.sink_cast import is_cast_of_weights, lies_across_depth
 from minitvm.target import MachineModel
@@ -438,7 +439,7 @@ def _multiply_adds(call: Call) -> int:
     return 0 if call.op.groups == units else result.size * (weight.size // units)
 
 
-class AlterOpLayout(FunctionPass, opt_level=3):
+class AlterOpLayout(FunctionPass, opt_level=3, bound=SAME_PRODUCTS):
     """Operators in the layouts that they ask for on a machine; parameters and results keep theirs.
 
     ``weigh``: a convolution without another one to share its layout with only moves where that pays.

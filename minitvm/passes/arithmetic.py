@@ -1,7 +1,7 @@
 """Rules of SimplifyExpr about numbers: casts, clips that a dtype makes needless, argmax of quantized values;
 identities, constants that meet, squares."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -10,13 +10,15 @@ from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined
 from minitvm.ir.dtypes import STORED, carrier
 from minitvm.ir.dtypes import is_float as is_float_dtype
-from minitvm.ir.expr import Call, Constant, Expr
+from minitvm.ir.expr import Call, Constant, Expr, Tuple
 from minitvm.ir.op import Op
 from minitvm.ir.ops.elemwise import Add, BinaryOp, CastTo, Clip, Divide, Multiply, Sqrt, Subtract
+from minitvm.ir.ops.nn_dense import BiasAdd
 from minitvm.ir.ops.quantize import Dequantize
 from minitvm.ir.ops.reduce import ArgMax, ArgMin
 from minitvm.ir.ops.sorting import ArgSort
-from minitvm.ir.pattern import Where, call, const, filled, scalar, uniform, value
+from minitvm.ir.pattern import Pattern, Where, call, const, filled, scalar, uniform, value
+from minitvm.passes.bound import MOST, Bound, Of, holds_sum, is_open, out_of_range
 from minitvm.passes.rule import Replacement, Rule, rule
 
 
@@ -114,24 +116,59 @@ def _is_negative(fill: Expr) -> bool:
 
 
 def _identity(
-    name: str, op: type[BinaryOp], number: float, where: Where | None = None, exactness: str = "exact"
+    name: str,
+    op: type[BinaryOp],
+    number: float,
+    of: Where | None = None,
+    where: Where | None = None,
+    exactness: str = "exact",
+    bound: Bound | None = None,
 ) -> Rule:
-    """``op(x, number)`` is ``x``, where what the number fills has no larger shape; ``where`` says which fills."""
+    """``op(x, number)`` is ``x``, where what the number fills has no larger shape; ``of`` says which x, ``where`` which
+    fills."""
 
     def drop(whole: Call, x: Expr, fill: Expr) -> Replacement:
         same = whole.checked_type == x.checked_type
         return x if same else Declined(f"it also changes {x.checked_type} to {whole.checked_type}")
 
     drop.__name__ = name
-    return rule(call(op, value("x"), filled(number, "fill", where), name="whole"), exactness=exactness)(drop)
+    pattern = call(op, value("x", where=of), filled(number, "fill", where), name="whole")
+    return rule(pattern, exactness=exactness, bound=bound)(drop)
 
 
-drop_added_zero = _identity("drop_added_zero", Add, 0, lambda zero: not is_float(zero) or _is_negative(zero))
-drop_added_float_zero = _identity(  # x + 0.0 differs from x in the sign of a zero; only -0.0 adds nothing
-    "drop_added_float_zero", Add, 0, lambda zero: is_float(zero) and not _is_negative(zero), "reassociating"
+def _is_float_zero(fill: Expr) -> bool:
+    return is_float(fill) and not _is_negative(fill)
+
+
+def _has_no_negative_zero(expr: Expr) -> bool:
+    """Whether a float is never -0.0: a sum is that of two of them alone."""
+    if isinstance(expr, Constant):
+        return not bool((np.signbit(expr.value) & (expr.value == 0)).any())
+    added = expr.args if isinstance(expr, Call) and isinstance(expr.op, (Add, BiasAdd)) else ()
+    return any(isinstance(arg, Constant) and _has_no_negative_zero(arg) for arg in added)
+
+
+def _starts_from_zero(expr: Expr, deep: int = MOST) -> bool:
+    """Whether a float is a sum over an axis, which starts from 0.0, with something added to it, or several, moved."""
+    if isinstance(expr, Tuple):
+        return all(_starts_from_zero(part, deep // 2) for part in expr.fields)
+    if not isinstance(expr, Call) or not isinstance(expr.op, Op) or not deep:
+        return False
+    if isinstance(expr.op, (Add, BiasAdd)):
+        return any(_starts_from_zero(arg, deep // 2) for arg in expr.args)
+    moves = expr.op.exact is None and expr.op.is_exact() and bool(expr.args)
+    return expr.op.is_sum or (moves and all(_starts_from_zero(arg, deep // 2) for arg in expr.args))
+
+
+_ZERO = Bound(0, Of.SUMS, "of a sum over an axis, which starts from 0.0; if all of it underflows, the sign is open")
+drop_added_zero = _identity("drop_added_zero", Add, 0, where=lambda zero: not is_float(zero) or _is_negative(zero))
+drop_added_float_zero = _identity("drop_added_float_zero", Add, 0, _has_no_negative_zero, _is_float_zero)
+drop_zero_added_to_sum = _identity(
+    "drop_zero_added_to_sum", Add, 0, _starts_from_zero, _is_float_zero, "reassociating", _ZERO
 )
+drop_any_added_zero = _identity("drop_any_added_zero", Add, 0, None, _is_float_zero, "unbounded")
 drop_subtracted_zero = _identity(  # subtracting -0.0 turns -0.0 into 0.0
-    "drop_subtracted_zero", Subtract, 0, lambda zero: not _is_negative(zero)
+    "drop_subtracted_zero", Subtract, 0, where=lambda zero: not _is_negative(zero)
 )
 drop_multiplied_one = _identity("drop_multiplied_one", Multiply, 1)
 drop_divided_one = _identity("drop_divided_one", Divide, 1)
@@ -143,50 +180,100 @@ def add_to_itself(whole: Call, x: Expr) -> Expr:
     return x * Constant(np.asarray(2, whole.dtype))
 
 
-@rule(call(Divide, value("a"), call(Sqrt, value("b"))), exactness="reassociating")
-def divide_by_root(a: Expr, b: Expr) -> Expr:
+def _by_root(name: str, of: Where | None, exactness: str, bound: Bound | None = None) -> Rule:
     """``a / sqrt(b)`` is ``a * rsqrt(b)``: the division moves to where there are fewer elements, or none."""
-    return a * ir.rsqrt(b)
+
+    def divide(a: Expr, b: Expr) -> Expr:
+        return a * ir.rsqrt(b)
+
+    divide.__name__ = name
+    return rule(call(Divide, value("a"), call(Sqrt, value("b", where=of))), exactness=exactness, bound=bound)(divide)
 
 
-_SMOOTH = ("erf", "exp", "sigmoid", "tanh")  # no jumps: a rounding more stays one (49 * (1 / 49) is less than 1)
+_ROOT = Bound(8, Of.RESULT, "b is made of a sum over an axis, as a variance is")
+divide_by_root = _by_root("divide_by_root", holds_sum, "reassociating", _ROOT)
+divide_by_any_root = _by_root("divide_by_any_root", None, "unbounded")
 
 
-@rule(
-    call(_SMOOTH, call(Divide, value("x"), const("c", where=is_float), single_use=True), name="smooth"),
-    exactness="reassociating",
-)
-def divide_inside_by_constant(smooth: Call, x: Expr, c: Constant) -> Replacement:
+def _inside(name: str, smooth: Sequence[str], exactness: str, bound: Bound | None = None) -> Rule:
     """``erf(x / c)`` is ``erf(x * (1 / c))``: a vector's division takes ten times as long as its product."""
-    if isinstance(x, Constant):
-        return Declined("all operands are constant; FoldConstant computes them")
-    with np.errstate(all="ignore"):
-        inverse = np.asarray(1 / c.value, c.value.dtype)
-    normal = np.isfinite(inverse) & (np.abs(inverse) >= np.finfo(inverse.dtype).tiny)
-    return Call(smooth.op, (x * Constant(inverse),)) if normal.all() else Declined("a reciprocal is no normal number")
+
+    def divide(smooth: Call, x: Expr, c: Constant) -> Replacement:
+        if isinstance(x, Constant):
+            return ALL_CONSTANT
+        with np.errstate(all="ignore"):
+            inverse = np.asarray(1 / c.value, c.value.dtype)
+        normal = np.isfinite(inverse) & (np.abs(inverse) >= np.finfo(inverse.dtype).tiny)
+        return (
+            Call(smooth.op, (x * Constant(inverse),)) if normal.all() else Declined("a reciprocal is no normal number")
+        )
+
+    divide.__name__ = name
+    quotient = call(Divide, value("x"), const("c", where=is_float), single_use=True)
+    return rule(call(tuple(smooth), quotient, name="smooth"), exactness=exactness, bound=bound)(divide)
 
 
-@rule(call(Multiply, call(Add, value("x"), const("c1"), single_use=True), const("c2")), exactness="reassociating")
-def multiply_sum(x: Expr, c1: Constant, c2: Constant) -> Replacement:
-    """``(x + c1) * c2`` is ``x * c2 + c1 * c2``, so that the factor can go into what made x."""
+_SHRINKING = Bound(8, Of.RESULT, "f shrinks an error of its argument, relative to the result; 1 / c is a normal number")
+divide_inside_by_constant = _inside("divide_inside_by_constant", ("erf", "tanh"), "reassociating", _SHRINKING)
+divide_inside_any_by_constant = _inside("divide_inside_any_by_constant", ("exp", "sigmoid"), "unbounded")
+
+
+ALL_CONSTANT = Declined("all operands are constant; FoldConstant computes them")
+
+
+def _is_open_float(expr: Expr) -> bool:
+    return is_float(expr) and is_open(expr)
+
+
+_FACTOR = Bound(6, Of.SUMS, "x is made of a layer, and c1 * c2 is far from the ends of the range")
+
+
+def _multiplied_sum(x: Expr, c1: Constant, c2: Constant) -> Replacement:
     if isinstance(x, Constant):
-        return Declined("all operands are constant; FoldConstant computes them")
+        return ALL_CONSTANT
     product = _combined(np.multiply, c1, c2)
     return product if isinstance(product, Declined) else x * c2 + product
 
 
-def _chained(op: type[BinaryOp], ufunc: np.ufunc, exactness: str, floats: bool) -> Rule:
-    """``op(op(x, c1), c2)`` is ``op(x, c)``; for integers exactly, since they wrap around."""
+def _sum_of(x: Pattern) -> Pattern:
+    return call(Multiply, call(Add, x, const("c1"), single_use=True), const("c2"))
+
+
+@rule(_sum_of(value("x", where=_is_open_float)), exactness="reassociating", bound=_FACTOR)
+def multiply_sum(x: Expr, c1: Constant, c2: Constant) -> Replacement:
+    """``(x + c1) * c2`` is ``x * c2 + c1 * c2``, so that the factor can go into what made x."""
+    return _multiplied_sum(x, c1, c2)
+
+
+@rule(_sum_of(value("x", where=is_float)), exactness="unbounded")
+def multiply_any_sum(x: Expr, c1: Constant, c2: Constant) -> Replacement:
+    """:func:`multiply_sum` of any x: near ``-c1`` digits are lost that the sum has."""
+    return _multiplied_sum(x, c1, c2)
+
+
+Refusal = Callable[[Constant, Constant], "Declined | None"]
+
+
+def _chained(
+    name: str,
+    op: type[BinaryOp],
+    ufunc: np.ufunc,
+    of: Where | None,
+    exactness: str,
+    refusal: Refusal | None = None,
+    bound: Bound | None = None,
+) -> Rule:
+    """``op(op(x, c1), c2)`` is ``op(x, c)``, unless the constants are refused."""
 
     def chain(x: Expr, c1: Constant, c2: Constant) -> Replacement:
         if isinstance(x, Constant):
-            return Declined("all operands are constant; FoldConstant computes them")
-        combined = _combined(ufunc, c1, c2)
+            return ALL_CONSTANT
+        combined = (refusal and refusal(c1, c2)) or _combined(ufunc, c1, c2)
         return combined if isinstance(combined, Declined) else Call(op(), (x, combined))
 
-    chain.__name__ = f"{op.name}_constants_of_{'floats' if floats else 'integers'}"
-    inner = call(op, value("x"), const("c1", where=lambda c: is_float(c) == floats), single_use=True)
-    return rule(call(op, inner, const("c2")), exactness=exactness)(chain)
+    chain.__name__ = name
+    inner = call(op, value("x", where=of), const("c1"), single_use=True)
+    return rule(call(op, inner, const("c2")), exactness=exactness, bound=bound)(chain)
 
 
 def _combined(ufunc: np.ufunc, c1: Constant, c2: Constant) -> Constant | Declined:
@@ -195,22 +282,51 @@ def _combined(ufunc: np.ufunc, c1: Constant, c2: Constant) -> Constant | Decline
         found = np.asarray(ufunc(c1.value, c2.value))
     if found.size > max(c1.value.size, c2.value.size):
         return Declined(f"{c1.type} and {c2.type} together are larger: {found.shape}")
+    if ufunc is np.multiply:
+        return out_of_range(found, c1.value, c2.value) or Constant(found)
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         return Declined("the constants overflow together")
-    if found.dtype.kind == "f" and ufunc is np.multiply and _underflows(found, c1.value, c2.value):
-        return Declined("the constants underflow together")
     return Constant(found)
 
 
-def _underflows(product: np.ndarray, a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether a product of two numbers that are not 0 is below the normal ones."""
-    return bool(((np.abs(product) < np.finfo(product.dtype).tiny) & (a != 0) & (b != 0)).any())
+def _on_two_sides(c1: Constant, c2: Constant) -> Declined | None:
+    """One factor above 1 and one below: between them, numbers may leave the range that return to it."""
+    a, b = np.abs(c1.value), np.abs(c2.value)
+    apart = ~(((a >= 1) & (b >= 1)) | ((a <= 1) & (b <= 1)))
+    return Declined("one factor is above 1 and one below: x * c1 may leave the range") if apart.any() else None
 
 
-multiply_constants_of_floats = _chained(Multiply, np.multiply, "reassociating", floats=True)
-multiply_constants_of_integers = _chained(Multiply, np.multiply, "exact", floats=False)
-add_constants_of_floats = _chained(Add, np.add, "reassociating", floats=True)
-add_constants_of_integers = _chained(Add, np.add, "exact", floats=False)
+CANCELLING = 16
+"""Times their sum: constants whose magnitudes together are more round what they are added to."""
+
+
+def _cancel(c1: Constant, c2: Constant) -> Declined | None:
+    """Constants that undo each other: the first is there to round."""
+    with np.errstate(all="ignore"):
+        size, left = np.abs(c1.value) + np.abs(c2.value), np.abs(c1.value + c2.value)
+    return Declined("the constants cancel: adding the first rounds") if (size > CANCELLING * left).any() else None
+
+
+def _is_integer_like(expr: Expr) -> bool:
+    return not is_float(expr)
+
+
+_PRODUCT = Bound(
+    4, Of.RESULT, "x is made of a layer, c1 and c2 are both at least 1 or both at most 1, c1 * c2 is normal"
+)
+_SUM = Bound(2 * CANCELLING, Of.SUMS, f"x is made of a layer, and |c1| + |c2| is at most {CANCELLING} |c1 + c2|")
+multiply_constants_of_floats = _chained(
+    "multiply_constants_of_floats", Multiply, np.multiply, _is_open_float, "reassociating", _on_two_sides, _PRODUCT
+)
+multiply_any_constants = _chained("multiply_any_constants", Multiply, np.multiply, is_float, "unbounded")
+multiply_constants_of_integers = _chained(  # exactly, since they wrap around
+    "multiply_constants_of_integers", Multiply, np.multiply, _is_integer_like, "exact"
+)
+add_constants_of_floats = _chained(
+    "add_constants_of_floats", Add, np.add, _is_open_float, "reassociating", _cancel, _SUM
+)
+add_any_constants = _chained("add_any_constants", Add, np.add, is_float, "unbounded")
+add_constants_of_integers = _chained("add_constants_of_integers", Add, np.add, _is_integer_like, "exact")
 
 
 def _leaves(expr: Expr, op: type[Op]) -> Iterator[Expr]:
@@ -238,7 +354,7 @@ def _monomial(expr: Expr) -> tuple[float, tuple[Expr, ...]] | None:
 _SUM_OF_PRODUCTS = call(Add, call(Add, call(Multiply), call(Multiply)), call(Multiply), name="whole")
 
 
-@rule(_SUM_OF_PRODUCTS, exactness="approximate")
+@rule(_SUM_OF_PRODUCTS, exactness="unbounded")
 def factor_binomial(whole: Call) -> Replacement:
     """``a x² + b x y + c y²`` is ``a (x - r y) (x - s y)`` where its roots r and s are real.
 

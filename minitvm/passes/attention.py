@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.dims import Dim
@@ -29,7 +31,9 @@ from minitvm.ir.ops.transform import Reshape, Transpose
 from minitvm.ir.pattern import call, filled, match, uniform, value
 from minitvm.ir.types import shape_text
 from minitvm.ir.visitor import as_function, calls, rewrite, span_of, use_counts
+from minitvm.passes.bound import Bound, Of
 from minitvm.passes.manager import FunctionPass, PassContext
+from minitvm.passes.scales import MODERATE
 
 Shape: TypeAlias = tuple[Dim, ...]
 Slower: TypeAlias = Callable[[Call], "Declined | None"]
@@ -65,12 +69,20 @@ class _Chain:
         return [self.outer, *self.between, *asked, *moves]
 
 
+_BOUND = Bound(8, Of.SUMS, "all scales together are between 2^-64 and 2^64")
+
+
 @dataclass(repr=False, eq=False)
-class FuseAttention(FunctionPass, opt_level=3):
+class FuseAttention(FunctionPass, opt_level=3, bound=_BOUND):
     """``slower`` says where the operator would be slower than its parts; without it, it nowhere is."""
 
     slower: Slower | None = None
     needs = (Softmax,)
+
+    def refusal(self, made: Call, scale: float) -> Declined | None:
+        """Why the operator does not take its parts' place."""
+        refusal = MODERATE.refusal(np.asarray(scale))
+        return refusal if refusal or self.slower is None else self.slower(made)
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         uses = use_counts(function)
@@ -259,7 +271,7 @@ class _Rewriting:
             ]
             op = Attention(chain.scale * first * second, chain.fill, chain.empty_rows)
             made = Call(op, operands)
-            refusal = None if self.owner.slower is None else self.owner.slower(made)
+            refusal = self.owner.refusal(made, op.scale)
             decide(self.owner.info.name, outer, refusal or f"is one operator with {name_of(inner)}")
             if refusal is not None:
                 return new

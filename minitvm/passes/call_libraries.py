@@ -10,13 +10,14 @@ from minitvm.ir.expr import Call, Expr, Function, Module, Var
 from minitvm.ir.op import Op
 from minitvm.ir.structural import node_key
 from minitvm.ir.visitor import as_function, rewrite
+from minitvm.passes.bound import SAME_PRODUCTS
 from minitvm.passes.manager import FunctionPass, PassContext
 
 LibraryOf: TypeAlias = Callable[[Call], "str | Declined | None"]
 """The library that computes a call, or why none does; ``None`` where nobody would ask one (``Backend.library_of``)."""
 
 
-class CallLibraries(FunctionPass, opt_level=0):
+class CallLibraries(FunctionPass, opt_level=0, bound=SAME_PRODUCTS):
     """Each operator that the target has a library for becomes a primitive function of its own.
 
     FuseOps leaves those as they are, so what could be fused with the operator becomes another kernel.  Before layouts

@@ -20,6 +20,7 @@ from minitvm.ir.ops.nn_dense import BiasAdd
 from minitvm.ir.ops.nn_norm import BatchNorm, Dropout, GroupNorm, InstanceNorm, L2Normalize, LayerNorm
 from minitvm.ir.pattern import call, const, value
 from minitvm.ir.visitor import as_function, calls, post_order, rebuild, rebuild_over, rewrite
+from minitvm.passes.bound import SAME_PRODUCTS, Bound, Of
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
 from minitvm.passes.rule import Replacement, RulePass, rule
 
@@ -85,7 +86,10 @@ def _unresolved(unsolved: list[Var], function: Function) -> TypeInferenceError:
     )
 
 
-class SimplifyInference(FunctionPass, opt_level=0):
+_NORMS = Bound(8, Of.SUMS, "a normalization, whose roundings are open: batch norm is a scale and a shift")
+
+
+class SimplifyInference(FunctionPass, opt_level=0, bound=_NORMS):
     """Expand batch_norm, dropout, layer_norm, instance_norm, group_norm and l2_normalize: they become the arithmetic
     that they are when nothing is trained.  Statistics that are constants turn into one scale and one shift that
     FoldConstant computes; the scale then folds into convolution weights (FoldScaleAxis).
@@ -249,7 +253,9 @@ def _own_cast(operand: Expr, seen: Counter[Expr]) -> Expr:
     return Call(operand.op, operand.args, span=operand.span)
 
 
-@rule(call(Conv2dTranspose, value("data"), const("weight"), name="conv"), exactness="reassociating")
+@rule(
+    call(Conv2dTranspose, value("data"), const("weight"), name="conv"), exactness="reassociating", bound=SAME_PRODUCTS
+)
 def transposed_convolution_to_convolution(conv: Call, data: Expr, weight: Expr) -> Replacement:
     """One convolution that computes all ``stride * stride`` phases of the result, then pixels from channels.
 
@@ -289,8 +295,13 @@ def _phases(weight: Expr, stride: int, taps: tuple[int, int]) -> Expr:
     return ir.reshape(moved, newshape=(channels * stride * stride, before, *taps))
 
 
-@rule(call((Conv1d, Conv2d, Conv3d), value("data"), const("weight"), name="conv"), exactness="reassociating")
-def drop_taps_in_padding(conv: Call, data: Expr, weight: Expr) -> Replacement:
+_CUT = Bound(2, Of.SUMS, "weights are constant and finite; products by the zeros of a padding are left out")
+
+
+@rule(
+    call((Conv1d, Conv2d, Conv3d), value("data"), const("weight"), name="conv"), exactness="reassociating", bound=_CUT
+)
+def drop_taps_in_padding(conv: Call, data: Expr, weight: Constant) -> Replacement:
     """A 3x3 window on a single pixel reads one tap: constant weights are cut to the taps that see the image."""
     op = conv.op
     assert isinstance(op, Convolution)
@@ -313,6 +324,8 @@ def drop_taps_in_padding(conv: Call, data: Expr, weight: Expr) -> Replacement:
         return Declined("every tap sees the image in some window")
     if min(pads) < 0:
         return Declined("windows would begin or end inside the image")
+    if not np.isfinite(weight.value).all():
+        return Declined("a weight is not finite: times a zero it is no number")
     size = tuple(end[kernel.index(axis)] - begin[kernel.index(axis)] for axis in op.spatial)
     cut = ir.call_op("strided_slice", weight, begin=tuple(begin), end=tuple(end), strides=(1,) * kernel.rank)
     return ir.call_op(op.name, data, cut, **{**op.attributes(), "padding": tuple(pads), "kernel_size": size})

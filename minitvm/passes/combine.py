@@ -24,6 +24,7 @@ from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.ops.nn_dense import BatchMatmul, BiasAdd, Dense
 from minitvm.ir.types import is_named
 from minitvm.ir.visitor import as_function, calls, children, post_order, rebuild, span_of, users
+from minitvm.passes.bound import SAME_PRODUCTS
 from minitvm.passes.manager import FunctionPass, PassContext
 
 # --- how the branches lie in the combined value ---------------------------------------------------------------
@@ -246,7 +247,7 @@ def checked_branches(min_branches: int) -> int:
 # --- the operators --------------------------------------------------------------------------------------------
 
 
-class CombineParallelConv2D(FunctionPass, opt_level=3):
+class CombineParallelConv2D(FunctionPass, opt_level=3, bound=SAME_PRODUCTS):
     """Combine at least ``min_num_branches`` convolutions of one input that differ in their filters only.
 
     They must agree in strides, padding, dilation, kernel extent, layouts and dtypes, and have one group.
@@ -287,7 +288,7 @@ def _with_all_weights(calls: Sequence[Call], axis: int, count: str = "") -> Call
     return Call(op.with_attributes(**{count: weight.shape[axis]}) if counted else op, [calls[0].args[0], weight])
 
 
-class CombineParallelDense(FunctionPass, opt_level=3):
+class CombineParallelDense(FunctionPass, opt_level=3, bound=SAME_PRODUCTS):
     """Combine at least ``min_num_branches`` dense layers of one input.
 
     ``to_batch``: layers with weights of one shape become one ``nn.batch_matmul``.  Otherwise their weights are
@@ -322,7 +323,7 @@ def _batch(calls: Sequence[Call]) -> tuple[Expr, Stacked]:
     return Call(BatchMatmul(out_dtype=op.out_dtype), [data, weight]), Stacked()
 
 
-class CombineParallelBatchMatmul(FunctionPass, opt_level=3):
+class CombineParallelBatchMatmul(FunctionPass, opt_level=3, bound=SAME_PRODUCTS):
     """Combine at least ``min_num_branches`` batched products of one left operand along the right one's columns.
 
     Products must have the right operand transposed (``transpose_b``), the left one not, and equal batches.

@@ -19,131 +19,47 @@ import numpy as np
 
 from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
-from minitvm.ir.layout import Layout
-from minitvm.ir.op import Op
-from minitvm.ir.ops.elemwise import BinaryOp, Divide, Multiply
-from minitvm.ir.ops.nn_dense import BiasAdd
+from minitvm.ir.ops.elemwise import Divide, Multiply
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import as_function, children, post_order, rebuild, rebuild_over, rewrite, use_counts
+from minitvm.passes.bound import ROOM, Bound, Of, out_of_range
 from minitvm.passes.manager import FunctionPass, PassContext
-
-Dims: TypeAlias = tuple[int, ...]
-"""The dimensions of a tensor that hold its channels: one, or two where they are in blocks."""
+from minitvm.passes.scales import (
+    NOT_CHANNELS,
+    Dims,
+    aligned,
+    applied,
+    beside,
+    bias_axis,
+    channel_dims,
+    constant_scale,
+    is_additive,
+    is_homogeneous,
+    is_invertible,
+    is_positive,
+    layer_refusal,
+    layouts_of,
+    room_for_scale,
+    scale_layer,
+    varying,
+)
 
 OTHER_AXIS = Declined("the bias lies along another axis than the scale")
-NOT_CHANNELS = Declined("the scale does not lie along the channels")
-
-
-def layouts_of(expr: Expr) -> tuple[Layout, Layout, Layout] | None:
-    """Those of a layer whose weights can take a scale; ``None`` for anything else."""
-    return expr.op.channel_layouts() if isinstance(expr, Call) and isinstance(expr.op, Op) else None
-
-
-def is_homogeneous(expr: Expr) -> bool:
-    """Whether a call lets a scale of its first argument through that is greater than zero."""
-    return isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.homogeneous
-
-
-def is_additive(expr: Expr) -> bool:
-    """Whether a call lets through a scale that all its arguments have."""
-    return isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.additive
-
-
-def bias_axis(call: Call) -> int | None:
-    """The axis along which a call adds a vector; ``None`` for other calls."""
-    return call.op.axis % call.tensor_type.rank if isinstance(call.op, BiasAdd) else None
-
-
-def channel_dims(layout: Layout) -> Dims:
-    return tuple(layout.index(axis) for axis in ("C", "c") if axis in layout)
-
-
-def layer_refusal(call: Call, dims: Dims, channels: Dims) -> Declined | None:
-    """Why a convolution or dense layer cannot take a scale that varies along ``dims``."""
-    data, weight = call.args[0].tensor_type, call.args[1].tensor_type
-    if not weight.dtype == call.dtype == data.dtype:
-        return Declined(f"{name_of(call)} computes {call.dtype} from {data.dtype} and {weight.dtype}")
-    if not isinstance(call.args[1], Constant):
-        return Declined("the weights are no constant: they would be scaled at every run")
-    return None if set(dims) <= set(channels) else NOT_CHANNELS
-
-
-def constant_scale(expr: Expr) -> tuple[Expr, np.ndarray] | None:
-    """The data and the scale of a multiplication by a float constant."""
-    if not isinstance(expr, Call) or not isinstance(expr.op, Multiply):
-        return None
-    for data, scale in (expr.args, expr.args[::-1]):
-        if isinstance(scale, Constant) and scale.value.dtype.kind == "f" and data.checked_type == expr.checked_type:
-            return data, scale.value.reshape(aligned(scale.value.shape, expr.tensor_type.rank))
-    return None
-
-
-def aligned(shape: Sequence[int], rank: int) -> tuple[int, ...]:
-    """A shape as it broadcasts to a tensor of that rank."""
-    return (1,) * (rank - len(shape)) + tuple(shape)
-
-
-def varying(shape: Sequence[int]) -> Dims:
-    return tuple(d for d, extent in enumerate(shape) if extent != 1)
-
-
-def per_channel(scale: np.ndarray, type_: TensorType, dims: Dims) -> np.ndarray:
-    """The scale of each channel of a tensor, one after another."""
-    return np.broadcast_to(scale, [type_.extents[d] if d in dims else 1 for d in range(type_.rank)]).reshape(-1)
-
-
-def is_invertible(scale: np.ndarray) -> bool:
-    """Whether dividing by it is safe: no zero, and nothing so small or large that a quotient leaves the range."""
-    limits, size = np.finfo(scale.dtype), np.abs(scale)
-    return bool(np.all((size > np.sqrt(limits.tiny)) & (size < np.sqrt(limits.max))))
-
-
-def is_positive(scale: np.ndarray) -> bool:
-    """Every element greater than zero; at zero, ``f(x * s)`` forgets an infinite or undefined x."""
-    return bool(np.all(scale > 0))
-
-
-def applied(op: BinaryOp, expr: Expr, factor: np.ndarray) -> Expr:
-    """``expr`` times or over ``factor``; of constants, at once."""
-    if isinstance(expr, Constant):
-        found = op.reference(expr.value, factor)
-        found.setflags(write=False)  # nobody else has it, so the constant need not copy it
-        return Constant(found, expr.name, span=expr.span)
-    return Call(op, (expr, Constant(factor)), span=expr.span)
-
-
-def beside(call: Call, scale: np.ndarray) -> np.ndarray:
-    """The scale of a sum's result as it applies to what is added: a vector beside a bias, without leading ones."""
-    axis = bias_axis(call)
-    if axis is not None:
-        return per_channel(scale, call.tensor_type, (axis,))
-    return scale.reshape(scale.shape[min(varying(scale.shape), default=scale.ndim) :])
-
-
-def scale_layer(call: Call, data: Expr, scale: np.ndarray, inputs: bool) -> Expr:
-    """A convolution or dense layer over ``data``, with weights times the scale of their input channels or, where not
-    ``inputs``, of their output channels."""
-    layouts = layouts_of(call)
-    assert layouts is not None, "only layers take scales"
-    image, kernel, out = layouts
-    extents = kernel.primal_shape(call.args[1].shape)
-    filters, read = extents["O"], extents["I"]  # filters, and input channels that each reads
-    assert isinstance(filters, int) and isinstance(read, int), "weights are of known sizes"
-    if inputs:
-        vector = per_channel(scale, call.args[0].tensor_type, channel_dims(image)).reshape(-1, read)
-        factor = np.repeat(vector, filters // len(vector), axis=0)
-    else:
-        vector = per_channel(scale, call.tensor_type, channel_dims(out))
-        factor = np.broadcast_to(vector[:, None], (len(vector), read))
-    plain = Layout("OI" + kernel.primal.replace("O", "").replace("I", ""))
-    factor = kernel.convert(factor.reshape(*factor.shape, *[1] * (plain.rank - 2)), plain)
-    return rebuild(call, (data, applied(Multiply(), call.args[1], factor), *call.args[2:]))
+TWO_ADDED = Declined("two numbers are added on the way: the first may be there to round")
 
 
 # --- backward -------------------------------------------------------------------------------------------------
 
 
-class BackwardFoldScaleAxis(FunctionPass, opt_level=3):
+_BOUND = Bound(
+    40,
+    Of.SUMS,
+    f"weights times the scale, and what is added, stay {ROOM} times away from the ends of the range; between scale and "
+    "layer lies one addition at most",
+)
+
+
+class BackwardFoldScaleAxis(FunctionPass, opt_level=3, bound=_BOUND):
     """Constant scales after convolutions and dense layers go into their weights: ``conv(x, w) * s`` becomes
     ``conv(x, w * s)`` (what is left of a batch norm after a layer), where nobody else sees what lies between."""
 
@@ -181,6 +97,8 @@ class _Descent:
 
     def __post_init__(self) -> None:
         self.dims = varying(self.scale.shape)
+        self.adding = set[Expr]()
+        """The calls at or below which something is added that no layer made."""
 
     def scaled(self, data: Expr) -> Expr | Declined:
         """``data * scale`` without a multiplication, or the reason why there is none."""
@@ -189,15 +107,27 @@ class _Descent:
             if refusal is not None:
                 return refusal
             assert isinstance(node, Call)
+            if self._adds_twice(node):
+                return TWO_ADDED
             self.done[node] = self._over_scaled(node)
         self.uses.update(self.done.values())
         return self.done[data]
 
     def _takers(self, node: Expr) -> tuple[Expr, ...]:
         """The operands that the scale is handed to."""
-        if self._refusal(node) is not None or layouts_of(node) is not None:
+        if layouts_of(node) is not None or self._refusal(node) is not None:
             return ()
         return self._below(node)
+
+    def _adds_twice(self, node: Call) -> bool:
+        if layouts_of(node) is not None:
+            return False
+        below = self._below(node)
+        above = any(arg in self.adding for arg in below)
+        adds = is_additive(node) and len(below) < len(node.args)
+        if above or adds:
+            self.adding.add(node)
+        return above and adds
 
     def _below(self, node: Expr) -> tuple[Expr, ...]:
         assert isinstance(node, Call)
@@ -213,7 +143,8 @@ class _Descent:
             return Declined(f"{name} has other users")
         layouts = layouts_of(node)
         if layouts is not None:
-            return layer_refusal(node, self.dims, channel_dims(layouts[2]))
+            refusal = layer_refusal(node, self.dims, channel_dims(layouts[2]))
+            return refusal or room_for_scale(node).refusal(self.scale)
         if is_homogeneous(node):
             sign = f"the scale is not positive everywhere, and {name} lies before it"
             return None if is_positive(self.scale) else Declined(sign)
@@ -224,13 +155,20 @@ class _Descent:
     def _sum_refusal(self, node: Call) -> Declined | None:
         axis = bias_axis(node)
         if axis is not None:
-            return None if set(self.dims) <= {axis} else OTHER_AXIS
+            return self._overflow(node, node.args[1:]) if set(self.dims) <= {axis} else OTHER_AXIS
         below = self._below(node)
         if not below:
             return Declined("before it lies a sum without a convolution or dense layer")
         if all(self._is_vector(arg.tensor_type) for arg in node.args if arg not in below):
-            return None
+            return self._overflow(node, [arg for arg in node.args if arg not in below])
         return Declined("the other operand of a sum is neither a layer's result nor a vector along the scale")
+
+    def _overflow(self, node: Call, others: Sequence[Expr]) -> Declined | None:
+        """Why constants that are added cannot take the scale."""
+        factor = beside(node, self.scale)
+        with np.errstate(over="ignore"):
+            made = [arg.value * factor for arg in others if isinstance(arg, Constant)]
+        return next((refusal for product in made if (refusal := out_of_range(product))), None)
 
     def _is_vector(self, operand: TensorType) -> bool:
         """Whether scaling it costs next to nothing: it varies where the scale does, or along one axis."""
@@ -255,18 +193,30 @@ def _passes(expr: Expr) -> bool:
 
 @dataclass(frozen=True)
 class Demand:
-    """A scale along ``dims`` can be taken by all users of a value, if it is positive or invertible where needed."""
+    """A scale along ``dims`` can be taken by all users of a value, if it is positive or invertible where needed, and
+    the weights of ``layers`` and the constants that are ``added`` stay within their range."""
 
     dims: Dims
     positive: bool = False
     invertible: bool = False
+    layers: frozenset[Call] = frozenset()
+    added: frozenset[Constant] = frozenset()
+
+    def out_of_range(self, scale: np.ndarray) -> Declined | None:
+        refusals = (room_for_scale(layer).refusal(scale) for layer in self.layers)
+        refusal = next((found for found in refusals if found), None)
+        if refusal is not None or not self.added:
+            return refusal
+        with np.errstate(all="ignore"):
+            quotients = [np.abs(c.value).max(initial=0) / np.abs(scale).min() for c in self.added]
+        return next((found for quotient in quotients if (found := out_of_range(quotient))), None)
 
 
 Answer: TypeAlias = Demand | Declined
 """A demand, or why there is none."""
 
 
-class ForwardFoldScaleAxis(FunctionPass, opt_level=3):
+class ForwardFoldScaleAxis(FunctionPass, opt_level=3, bound=_BOUND):
     """Constant scales before convolutions and dense layers go into their weights: ``conv(x * s, w)`` becomes
     ``conv(x, w * s)``, if every user of ``x * s`` can take the scale.
 
@@ -302,7 +252,13 @@ def _common(answers: list[Answer]) -> Answer:
         return refused or Declined("nobody uses it")
     if len({d.dims for d in demands}) > 1:
         return Declined("its users want the scale along different axes")
-    return Demand(demands[0].dims, any(d.positive for d in demands), any(d.invertible for d in demands))
+    return Demand(
+        demands[0].dims,
+        any(d.positive for d in demands),
+        any(d.invertible for d in demands),
+        frozenset().union(*(d.layers for d in demands)),
+        frozenset().union(*(d.added for d in demands)),
+    )
 
 
 def _ask(user: Expr, position: int, above: Answer) -> Answer:
@@ -315,7 +271,7 @@ def _ask(user: Expr, position: int, above: Answer) -> Answer:
     layouts = layouts_of(user)
     if layouts is not None:
         dims = channel_dims(layouts[0])
-        return layer_refusal(user, dims, dims) or Demand(dims)
+        return layer_refusal(user, dims, dims) or Demand(dims, layers=frozenset([user]))
     if not (_passes(user) or isinstance(user.op, Multiply)):
         return Declined(f"{name} does not let a scale through")
     if isinstance(above, Declined):
@@ -325,7 +281,12 @@ def _ask(user: Expr, position: int, above: Answer) -> Answer:
     if position != _carrier(user, above.dims):
         other = Declined(f"the other operand of {name} is not a vector along the scale")
         return other if bias_axis(user) is None else OTHER_AXIS
-    return replace(above, invertible=True) if is_additive(user) else above
+    if not is_additive(user):
+        return above
+    if above.invertible:
+        return TWO_ADDED
+    added = frozenset(arg for arg in user.args if isinstance(arg, Constant))
+    return replace(above, invertible=True, added=added)
 
 
 def _carrier(call: Call, dims: Dims) -> int | None:
@@ -378,7 +339,7 @@ class _Ascent:
             return Declined("the scale is not positive everywhere, and a rectifier lies after it")
         if demand.invertible and not is_invertible(scale):
             return Declined("the scale is zero (or nearly) somewhere, and a sum after it would be divided by it")
-        return None
+        return demand.out_of_range(scale)
 
     def _passed_on(self, call: Call, carrier: Expr) -> Expr:
         """``call`` over an operand without its scale: a layer takes the scale, anything else carries it on."""

@@ -20,17 +20,20 @@ from minitvm.ir.op import Op
 from minitvm.ir.structural import structural_hash
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls, children
+from minitvm.passes.bound import Bound
 from minitvm.passes.compare import DRAWS, HALF_RTOL, RTOL, Comparison, Draw, Results, close, compare, flatten
 
 
 @dataclass(frozen=True)
 class PassInfo:
-    """A pass's name, the lowest level that runs it, the passes to run before it, whether it rounds to fewer bits."""
+    """A pass's name, the lowest level that runs it, the passes to run before it, whether it rounds to fewer bits, and
+    by how much it moves results otherwise (``None``: it keeps their bits, or its rules state bounds of their own)."""
 
     name: str
     opt_level: int = 0
     required: tuple[str, ...] = ()
     rounds: bool = False
+    bound: Bound | None = None
 
     @property
     def draws(self) -> Sequence[Draw]:

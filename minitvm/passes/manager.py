@@ -10,6 +10,7 @@ from minitvm.errors import PassError, is_own, place_of, user_code
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.visitor import as_function, held_functions, holds_functions, kinds_of, rewrite
+from minitvm.passes.bound import Bound
 from minitvm.passes.context import CONFIG_KEYS, KNOWN_PASSES, PassContext, closest, each, register_config, using
 from minitvm.passes.instrument import PassInfo
 
@@ -40,9 +41,14 @@ class Pass:
     """The option that asks for it; none: nothing has to."""
 
     def __init_subclass__(
-        cls, opt_level: int = 0, name: str | None = None, required: Sequence[str] = (), rounds: bool = False
+        cls,
+        opt_level: int = 0,
+        name: str | None = None,
+        required: Sequence[str] = (),
+        rounds: bool = False,
+        bound: Bound | None = None,
     ) -> None:
-        cls.info = PassInfo(name or cls.__name__, opt_level, tuple(required), rounds)
+        cls.info = PassInfo(name or cls.__name__, opt_level, tuple(required), rounds, bound)
         if cls.__module__ != __name__:  # the kinds of passes below are not passes themselves
             old = PASSES.get(cls.info.name)
             if old is not None and is_own(old) and not is_own(cls):

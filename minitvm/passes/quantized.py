@@ -38,6 +38,7 @@ from minitvm.ir.ops.transform import Reshape, Transpose
 from minitvm.ir.types import only_batch_open
 from minitvm.ir.visitor import as_function, rewrite
 from minitvm.passes.alter_op_layout import block, dots_of
+from minitvm.passes.bound import Bound, Of, out_of_range
 from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.target import MachineModel
 
@@ -117,8 +118,11 @@ def _turned(call: Call) -> _Stored | None:
     return replace(below, values=Call(call.op, (below.values,)), axis=axis)
 
 
+_BOUND = Bound(8, Of.SUMS, "sums of whole numbers are exact; their scales are multiplied behind them")
+
+
 @dataclass(eq=False, repr=False)
-class FakeQuantizationToInteger(FunctionPass, opt_level=3):
+class FakeQuantizationToInteger(FunctionPass, opt_level=3, bound=_BOUND):
     """Convolutions and dense layers of quantized tensors, made of bytes on a machine with dot products of bytes."""
 
     machine: MachineModel
@@ -134,6 +138,10 @@ class FakeQuantizationToInteger(FunctionPass, opt_level=3):
             return node
         x, w = map(_stored, node.args)
         if x is None or w is None or x.values is node.args[0] or (x.scale is None) != (w.scale is None):
+            return node
+        beyond = _scale_out_of_range(x, w)
+        if beyond is not None:
+            decide(self.info.name, node, beyond)
             return node
         w = _around_zero(w)
         dot = self._dot(x.values.dtype, w)
@@ -192,6 +200,13 @@ def _in_pairs(op: Product, x: _Stored, w: _Stored) -> Expr:
     made: Product = op.with_attributes(out_dtype="int32")
     total = Call(made, (_in_whole_words(_whole(x, "int16")), _in_whole_words(_whole(w, "int16"))))
     return _scaled(total, x, w, (-1, 1, 1) if isinstance(op, Conv2d) else (-1,))
+
+
+def _scale_out_of_range(x: _Stored, w: _Stored) -> Declined | None:
+    if x.scale is None or w.scale is None:
+        return None
+    with np.errstate(all="ignore"):
+        return out_of_range(np.asarray(x.scale * w.scale, "float32"), x.scale, w.scale)
 
 
 def _scaled(total: Expr, x: _Stored, w: _Stored, spread: Sequence[int]) -> Expr:

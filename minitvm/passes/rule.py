@@ -23,6 +23,7 @@ from minitvm.ir.expr import Call, Expr, Function, Module, describe_call
 from minitvm.ir.pattern import Pattern, matches
 from minitvm.ir.types import Span, alike
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rewrite, span_of, use_counts
+from minitvm.passes.bound import Bound
 from minitvm.passes.instrument import PassInfo
 from minitvm.passes.manager import KNOWN_PASSES, FunctionPass, PassContext, register_config
 
@@ -31,6 +32,12 @@ register_config(
     tuple,
     ("Winograd",),
     "names of approximate rules and templates that may act, as a tuple of strings",
+)
+FAST_MATH = register_config(
+    "minitvm.allow_fast_math",
+    bool,
+    False,
+    "rules without a bound act from level 2 on: results may lose digits, overflow, or miss a rounding that was meant",
 )
 
 MAX_ROUNDS = 64
@@ -94,6 +101,8 @@ class Rule:
     pattern: Pattern
     apply: Callable[..., Replacement]
     exactness: Exactness
+    bound: Bound | None = None
+    """Of a reassociating rule."""
 
     def as_pass(self) -> "RulePass":
         """A pass of this rule alone, by its name, of level 0."""
@@ -103,17 +112,26 @@ class Rule:
         """Whether the rule may act at this level and with these options."""
         if self.exactness is Exactness.APPROXIMATE:
             return self.name in context.option("minitvm.allow_approximate")
+        if self.exactness is Exactness.UNBOUNDED and not context.option(FAST_MATH.name):
+            return False
         return self.exactness is Exactness.EXACT or context.opt_level >= 2
 
 
-def rule(pattern: Pattern, exactness: str = "exact") -> Callable[[Callable[..., Replacement]], Rule]:
-    """Makes a :class:`Rule` of a function; :class:`PassError` where its parameters are not captures of ``pattern``."""
+def rule(
+    pattern: Pattern, exactness: str = "exact", bound: Bound | None = None
+) -> Callable[[Callable[..., Replacement]], Rule]:
+    """Makes a :class:`Rule` of a function; :class:`PassError` where its parameters are not captures of ``pattern``,
+    or a reassociating one states no bound."""
     if exactness not in [e.value for e in Exactness]:
-        raise PassError(f"there is no exactness {exactness!r}", hint="exact, reassociating or approximate")
+        raise PassError(f"there is no exactness {exactness!r}", hint="exact, reassociating, approximate or unbounded")
 
     def decorate(function: Callable[..., Replacement]) -> Rule:
         _check_parameters(function, pattern)
-        return Rule(function.__name__, pattern, function, Exactness(exactness))
+        if (bound is not None) != (exactness == "reassociating"):
+            wrong = f"is {exactness} and {'states a' if bound else 'states no'} bound"
+            hint = "a reassociating rule says by how much it moves results: bound=Bound(3); without one it is unbounded"
+            raise PassError(f"rule {function.__name__} {wrong}", hint=hint)
+        return Rule(function.__name__, pattern, function, Exactness(exactness), bound)
 
     return decorate
 

@@ -1,7 +1,7 @@
 """SimplifyExpr: local algebra, applied until nothing changes; and SinkReshape.
 
-Exact rules act at every level, reassociating ones at level 2 and above, approximate ones where
-``minitvm.allow_approximate`` names them (Relay applies all of them at level 0 already, and changes floats by it).
+Exact rules act at every level, reassociating ones, which state a bound, at level 2 and above, unbounded ones there
+under ``minitvm.allow_fast_math`` (Relay applies all of them at level 0 already, and changes floats by it).
 """
 
 import itertools
@@ -225,6 +225,7 @@ class SimplifyExprPostAlterOp(RulePass, opt_level=0):
     rules = (
         arithmetic.drop_added_zero,
         arithmetic.drop_added_float_zero,
+        arithmetic.drop_zero_added_to_sum,
         arithmetic.drop_subtracted_zero,
         arithmetic.drop_multiplied_one,
         arithmetic.drop_divided_one,

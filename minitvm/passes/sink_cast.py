@@ -22,7 +22,9 @@ from minitvm.ir.ops.quantize import Dequantize, DequantizeBlocks
 from minitvm.ir.ops.transform import LayoutTransform, Reshape, Transpose
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import as_function, is_made_of, post_order, rebuild, rewrite, users
+from minitvm.passes.bound import Bound, Of
 from minitvm.passes.manager import FunctionPass, PassContext
+from minitvm.passes.scales import MODERATE
 
 MANY_ROWS = {1: 32, 2: 4, 4: 4}
 """Rows of a product by integers, by how many of them are in a byte, beyond which float weights are faster: with int8
@@ -38,7 +40,10 @@ LARGE = 1 << 22
 """Bytes of floats from which weights stay as they are stored; less is folded."""
 
 
-class SinkCast(FunctionPass, opt_level=2):
+_BOUND = Bound(4, Of.SUMS, "a scale of weights, between 2^-64 and 2^64, is multiplied behind the product")
+
+
+class SinkCast(FunctionPass, opt_level=2, bound=_BOUND):
     """Gathers and transposes of large weights are done before the weights are cast, scaled or dequantized.
 
     A table of int8 with a scale for each row is 4 times as large in float32; of what a gather takes, only that is
@@ -258,8 +263,15 @@ def _scaled_behind(call: Call) -> Expr:
     plain = rebuild(call, (x, cast))
     if not is_cast_of_weights(cast) or not _multiplies_by(plain, cast):
         return call
-    decide("SinkCast", call, "its result is multiplied by the weights' scale, and the weights stay as they are")
-    return Call(Multiply(), (plain, Constant(factor.value.reshape(-1, *axes[1:]), factor.name)), span=call.span)
+    refusal = MODERATE.refusal(factor.value)
+    decide(
+        "SinkCast", call, refusal or "its result is multiplied by the weights' scale, and the weights stay as they are"
+    )
+    return (
+        call
+        if refusal
+        else Call(Multiply(), (plain, Constant(factor.value.reshape(-1, *axes[1:]), factor.name)), span=call.span)
+    )
 
 
 def _before(call: Call, operand: Expr) -> Expr | None:

@@ -142,7 +142,7 @@ WRONG: list[tuple[str, str, str, str]] = [
     (
         "chapter4", "fold_scale",
         "@rule(call('multiply', call('nn.conv2d', value('x'), const('w'), single_use=True), const('c')),\n"
-        "      exactness='reassociating')\n"
+        "      exactness='reassociating', bound=Bound(2, Of.SUMS))\n"
         "def fold_scale(x, w, c):\n    return relay.nn.conv2d(x, relay.const(w.value * c.value.reshape(-1, 1, 1, 1)))",
         "Call(conv.op",
     ),

@@ -9,7 +9,7 @@ from minitvm.ir.ops.elemwise import Add, Multiply, Negative, Relu
 from minitvm.ir.parser import parse_module
 from minitvm.ir.pattern import call, const, get_item, tuple_of, value
 from minitvm.ir.visitor import calls
-from minitvm.passes import Declined, PassContext, apply_rules, rule, rule_pass
+from minitvm.passes import Bound, Declined, PassContext, apply_rules, rule, rule_pass
 from minitvm.passes.rule import Replacement
 from minitvm.testing.checks import check_rewrite, check_unchanged, run_opt_pass
 
@@ -126,7 +126,9 @@ def test_parameters_are_checked_against_the_captures() -> None:
 def test_unknown_exactness() -> None:
     with pytest.raises(PassError) as error:
         rule(value("x"), exactness="roughly")
-    assert str(error.value) == "there is no exactness 'roughly'\n  = hint: exact, reassociating or approximate"
+    assert (
+        str(error.value) == "there is no exactness 'roughly'\n  = hint: exact, reassociating, approximate or unbounded"
+    )
 
 
 def test_replacement_of_another_type_is_refused() -> None:
@@ -160,15 +162,39 @@ def test_rules_that_undo_each_other_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("exactness", "levels"), [("exact", [0, 1, 2, 3]), ("reassociating", [2, 3]), ("approximate", [])]
+    ("exactness", "levels"),
+    [("exact", [0, 1, 2, 3]), ("reassociating", [2, 3]), ("approximate", []), ("unbounded", [])],
 )
 def test_exactness_decides_at_which_levels_a_rule_acts(exactness: str, levels: list[int]) -> None:
-    @rule(call(Negative, call(Negative, value("x"))), exactness=exactness)
+    bound = Bound(2) if exactness == "reassociating" else None
+
+    @rule(call(Negative, call(Negative, value("x"))), exactness=exactness, bound=bound)
     def twice(x: Expr) -> Expr:
         return x
 
     acted = [n for n in range(4) if not calls(run_opt_pass(main("negative(negative(%x))"), twice, opt_level=n).main)]
     assert acted == levels
+
+
+@pytest.mark.parametrize(
+    ("exactness", "bound"), [("reassociating", None), ("exact", Bound(2)), ("unbounded", Bound(2))]
+)
+def test_reassociating_rules_state_a_bound(exactness: str, bound: Bound | None) -> None:
+    with pytest.raises(PassError, match=f"rule moved is {exactness} and states {'a' if bound else 'no'} bound"):
+
+        @rule(call(Relu, value("x")), exactness=exactness, bound=bound)
+        def moved(x: Expr) -> Expr:
+            return x
+
+
+def test_unbounded_rules_act_with_fast_math() -> None:
+    @rule(call(Negative, call(Negative, value("x"))), exactness="unbounded")
+    def twice(x: Expr) -> Expr:
+        return x
+
+    fast = {"minitvm.allow_fast_math": True}
+    check_rewrite(twice, main("negative(negative(%x))"), main("%x"), config=fast)
+    check_unchanged(twice, main("negative(negative(%x))"), config=fast, opt_level=1)
 
 
 def test_approximate_rules_act_by_name() -> None:

@@ -5,7 +5,7 @@ import numpy as np
 from minitvm import relay
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.pattern import call, const, value
-from minitvm.passes import Declined, Replacement, rule
+from minitvm.passes import Bound, Declined, Replacement, rule
 
 
 @rule(call("negative", call("negative", value("x"))))
@@ -23,7 +23,9 @@ def maximum_is_relu(x: Expr, c: Constant, whole: Call) -> Replacement:
 
 
 @rule(
-    call("multiply", call("multiply", value("x"), const("a"), single_use=True), const("b")), exactness="reassociating"
+    call("multiply", call("multiply", value("x"), const("a"), single_use=True), const("b")),
+    exactness="reassociating",
+    bound=Bound(3),
 )
 def merge_scales(x: Expr, a: Constant, b: Constant) -> Replacement:
     return relay.multiply(x, relay.const(a.value * b.value))

@@ -6,7 +6,7 @@ from minitvm import relay
 from minitvm.ir.expr import Call, Constant, Expr, Function
 from minitvm.ir.pattern import call, const, value
 from minitvm.ir.visitor import rewrite
-from minitvm.passes import Declined, Replacement, rule
+from minitvm.passes import Bound, Declined, Of, Replacement, rule
 
 
 def fold_constants(function: Function) -> Function:
@@ -31,7 +31,7 @@ def fold_batch_norm(
 _CONV = call("nn.conv2d", value("x"), const("w"), name="conv", single_use=True)
 
 
-@rule(call("multiply", _CONV, const("c"), name="whole"), exactness="reassociating")
+@rule(call("multiply", _CONV, const("c"), name="whole"), exactness="reassociating", bound=Bound(2, Of.SUMS))
 def fold_scale(x: Expr, w: Constant, c: Constant, conv: Call, whole: Call) -> Replacement:
     if whole.type != conv.type:
         return Declined("the constant makes the result larger")

@@ -51,19 +51,27 @@ class Unary(Elementwise, fusion=Fusion.ELEMWISE):
         return intrin(self.scalar or self.name, x)
 
 
-class FloatTest(Unary, kinds="f"):
+class FloatTest(Unary, kinds="f", exact=True):
     """A property of each float, as bool."""
 
     def infer(self, data: TensorType) -> TensorType:
         return super().infer(data).with_dtype("bool")
 
 
-define(Unary, "floor", "Rounds floats towards minus infinity.", kinds="f", ufunc=np.floor)
-define(Unary, "ceil", "Rounds floats towards plus infinity.", kinds="f", ufunc=np.ceil)
-define(Unary, "round", "Rounds floats to the nearest integer, halves to even.", kinds="f", ufunc=np.rint)
-define(Unary, "trunc", "Rounds floats towards zero.", kinds="f", ufunc=np.trunc)
-define(Unary, "logical_not", "Negation of bool.", kinds="b", scalar="not", ufunc=np.logical_not)
-define(Unary, "bitwise_not", "All bits flipped; of bool, the negation.", kinds="biu", scalar="not", ufunc=np.invert)
+define(Unary, "floor", "Rounds floats towards minus infinity.", kinds="f", exact=True, ufunc=np.floor)
+define(Unary, "ceil", "Rounds floats towards plus infinity.", kinds="f", exact=True, ufunc=np.ceil)
+define(Unary, "round", "Rounds floats to the nearest integer, halves to even.", kinds="f", exact=True, ufunc=np.rint)
+define(Unary, "trunc", "Rounds floats towards zero.", kinds="f", exact=True, ufunc=np.trunc)
+define(Unary, "logical_not", "Negation of bool.", kinds="b", scalar="not", exact=True, ufunc=np.logical_not)
+define(
+    Unary,
+    "bitwise_not",
+    "All bits flipped; of bool, the negation.",
+    kinds="biu",
+    scalar="not",
+    exact=True,
+    ufunc=np.invert,
+)
 define(FloatTest, "isnan", "True where x is not a number.", ufunc=np.isnan)
 define(FloatTest, "isinf", "True where x is plus or minus infinity.", ufunc=np.isinf)
 define(Unary, "exp", "e to the power of x.", kinds="f", ufunc=np.exp)
@@ -71,7 +79,7 @@ define(Unary, "expm1", "exp(x) - 1, exact near 0.", kinds="f", ufunc=np.expm1)
 define(Unary, "log", "The natural logarithm; NaN below 0.", kinds="f", ufunc=np.log)
 define(Unary, "log2", "The logarithm to base 2; NaN below 0.", kinds="f", ufunc=np.log2)
 define(Unary, "log1p", "log(1 + x), exact near 0.", kinds="f", ufunc=np.log1p)
-Sqrt = define(Unary, "sqrt", "The square root; NaN below 0.", kinds="f", ufunc=np.sqrt)
+Sqrt = define(Unary, "sqrt", "The square root; NaN below 0.", kinds="f", exact=True, ufunc=np.sqrt)
 define(Unary, "tanh", "The hyperbolic tangent.", kinds="f", ufunc=np.tanh)
 define(Unary, "sin", "The sine of an angle in radians.", kinds="f", ufunc=np.sin)
 define(Unary, "cos", "The cosine of an angle in radians.", kinds="f", ufunc=np.cos)
@@ -110,21 +118,21 @@ class Erf(Unary, name="erf", kinds="f"):
         return np.array(values, data.dtype).reshape(data.shape)
 
 
-class Negative(Unary, name="negative", kinds="iuf", ufunc=np.negative, precision=Precision.FOLLOW):
+class Negative(Unary, name="negative", kinds="iuf", ufunc=np.negative, exact=True, precision=Precision.FOLLOW):
     """-x; integers wrap around."""
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return -x
 
 
-class Abs(Unary, name="abs", kinds="iuf", ufunc=np.abs, precision=Precision.FOLLOW):
+class Abs(Unary, name="abs", kinds="iuf", ufunc=np.abs, exact=True, precision=Precision.FOLLOW):
     """The absolute value of numbers."""
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return x if x.dtype.startswith("uint") else intrin("abs", x)
 
 
-class Sign(Unary, name="sign", kinds="iuf", ufunc=np.sign, precision=Precision.FOLLOW):
+class Sign(Unary, name="sign", kinds="iuf", ufunc=np.sign, exact=True, precision=Precision.FOLLOW):
     """-1, 0 or 1; NaN of NaN."""
 
     def element(self, x: LoopExpr) -> LoopExpr:
@@ -145,7 +153,9 @@ class IsFinite(FloatTest, name="isfinite", ufunc=np.isfinite):
         return intrin("not", Binary("or", intrin("isnan", x), intrin("isinf", x)))
 
 
-class Relu(Unary, name="nn.relu", kinds="iuf", argument="the input", homogeneous=True, precision=Precision.FOLLOW):
+class Relu(
+    Unary, name="nn.relu", kinds="iuf", argument="the input", homogeneous=True, exact=True, precision=Precision.FOLLOW
+):
     """max(data, 0).  data: (...) -> (...)."""
 
     def reference(self, data: np.ndarray) -> np.ndarray:
@@ -156,7 +166,13 @@ class Relu(Unary, name="nn.relu", kinds="iuf", argument="the input", homogeneous
 
 
 class LeakyRelu(
-    Unary, name="nn.leaky_relu", kinds="f", argument="the input", homogeneous=True, precision=Precision.FOLLOW
+    Unary,
+    name="nn.leaky_relu",
+    kinds="f",
+    argument="the input",
+    homogeneous=True,
+    exact=True,
+    precision=Precision.FOLLOW,
 ):
     """data where it is positive, else ``alpha * data``.  data: (...) floats -> (...)."""
 
@@ -169,7 +185,7 @@ class LeakyRelu(
         return select(x > 0, x, x * self.alpha)
 
 
-class Clip(Unary, name="clip", kinds="iuf", precision=Precision.FOLLOW):
+class Clip(Unary, name="clip", kinds="iuf", exact=True, precision=Precision.FOLLOW):
     """``min(max(x, a_min), a_max)``; NaN stays.  For integers, bounds are moved into the dtype's range."""
 
     a_min: int | float
@@ -251,7 +267,7 @@ def _power_of_two(x: LoopExpr, round_mode: str) -> LoopExpr:
     return intrin("bitcast_float", Binary("and", intrin("bitcast_int", x) + ahead, Const(~fraction)))
 
 
-class Reinterpret(Unary, name="reinterpret"):
+class Reinterpret(Unary, name="reinterpret", exact=True):
     """The same bits as elements of ``dtype``, which is as wide; as bool, whether any bit is set."""
 
     dtype: DType
@@ -277,7 +293,7 @@ class Reinterpret(Unary, name="reinterpret"):
 # --- of several tensors, broadcast against each other ------------------------------------------------------------
 
 
-class BinaryOp(Elementwise, fusion=Fusion.BROADCAST, kinds="iuf", precision=Precision.FOLLOW):
+class BinaryOp(Elementwise, fusion=Fusion.BROADCAST, kinds="iuf", exact=True, precision=Precision.FOLLOW):
     """Two tensors of one dtype, broadcast.  lhs: (...), rhs: (...) -> their common shape."""
 
     def keeps_positions(self, arguments: int) -> bool:
@@ -327,7 +343,7 @@ class Divide(BinaryOp, name="divide", scalar="div", ufunc=divide):
     """lhs / rhs; integers truncate towards zero, as in C and ONNX.  An integer divided by 0 stays as it is."""
 
 
-class Power(BinaryOp, name="power", scalar="pow", ufunc=power, precision=Precision.WIDE):
+class Power(BinaryOp, name="power", scalar="pow", ufunc=power, exact=False, precision=Precision.WIDE):
     """lhs to the power of rhs.  Integers wrap around; a negative power truncates: 0, but for bases 1 and -1."""
 
 

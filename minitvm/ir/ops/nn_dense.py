@@ -221,7 +221,9 @@ class BatchMatmul(TransposedProduct, name="nn.batch_matmul", rank=3):
     transpose_b: bool = True
 
 
-class BiasAdd(Channelwise, name="nn.bias_add", fusion=Fusion.BROADCAST, additive=True, precision=Precision.FOLLOW):
+class BiasAdd(
+    Channelwise, name="nn.bias_add", fusion=Fusion.BROADCAST, additive=True, exact=True, precision=Precision.FOLLOW
+):
     """Adds a vector along one axis.  data: (...), bias: (data.shape[axis],) -> as data."""
 
     def infer(self, data: TensorType, bias: TensorType) -> TensorType:
@@ -246,7 +248,9 @@ class BiasAdd(Channelwise, name="nn.bias_add", fusion=Fusion.BROADCAST, additive
         return Placement((site.data, vector_along(site.data, self.axis)), site.data, calling(Add()))
 
 
-class Prelu(Channelwise, name="nn.prelu", fusion=Fusion.BROADCAST, homogeneous=True, precision=Precision.FOLLOW):
+class Prelu(
+    Channelwise, name="nn.prelu", fusion=Fusion.BROADCAST, homogeneous=True, exact=True, precision=Precision.FOLLOW
+):
     """``leaky_relu`` with a slope per channel.  data: (...) floats, alpha: (data.shape[axis],) -> as data."""
 
     def infer(self, data: TensorType, alpha: TensorType) -> TensorType:

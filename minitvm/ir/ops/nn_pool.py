@@ -107,7 +107,7 @@ class Pool(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         return whole_planes(site, self.layout, self.spatial)
 
 
-class MaxPool(Pool, precision=Precision.FOLLOW):
+class MaxPool(Pool, exact=True, precision=Precision.FOLLOW):
     """The largest element under each window; padding never wins."""
 
     def _pooled(self, x: np.ndarray, counts: Sequence[int]) -> np.ndarray:
@@ -120,7 +120,7 @@ class MaxPool(Pool, precision=Precision.FOLLOW):
         return compute(shape, lambda *index: max_over(self.pool_size, lambda *r: self._tap(data, index, r, fill)))
 
 
-class MaxPosition(Pool):
+class MaxPosition(Pool, exact=True):
     """Where in its plane, row-major, the first maximum under each window is (int64); NaN counts as the largest."""
 
     def infer(self, data: TensorType) -> TensorType:
@@ -264,7 +264,7 @@ class GlobalAvgPool2d(GlobalPool2d, name="nn.global_avg_pool2d", kinds="f"):
         return reduced(data.shape, pixels, sum_over, lambda i, _: data[i].astype(wide), mean)
 
 
-class GlobalMaxPool2d(GlobalPool2d, name="nn.global_max_pool2d", precision=Precision.FOLLOW):
+class GlobalMaxPool2d(GlobalPool2d, name="nn.global_max_pool2d", exact=True, precision=Precision.FOLLOW):
     """The largest of every channel's pixels.  data: (N, C, H, W) -> (N, C, 1, 1)."""
 
     def reference(self, data: np.ndarray) -> np.ndarray:

@@ -135,7 +135,7 @@ class Mean(Reduction, name="mean"):
 _ENDS: dict[str, tuple[Any, Any]] = {"f": (-np.inf, np.inf), "b": (False, True)}
 
 
-class Extreme(Reduction, kinds="biuf"):
+class Extreme(Reduction, kinds="biuf", exact=True):
     """The largest or the smallest; of no elements minus infinity or the smallest integer, or the other way round."""
 
     def reference(self, data: np.ndarray) -> np.ndarray:
@@ -186,7 +186,7 @@ class Variance(Reduction, name="variance", kinds="f"):
         return self._stage(data, sum_over, square, lambda s, i: (s / count).astype(data.dtype))
 
 
-class ArgReduction(Reduction):
+class ArgReduction(Reduction, exact=True):
     """The position (int32) of the extreme along the reduced axes, counted row-major over several of them; of equal ones
     the first, with ``select_last_index`` the last."""
 

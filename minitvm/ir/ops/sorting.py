@@ -170,7 +170,7 @@ def _order(data: np.ndarray, axis: int, is_ascend: bool) -> np.ndarray:
     return np.asarray(data.shape[axis] - 1 - np.flip(backwards, axis))
 
 
-class Sorting(Axiswise):
+class Sorting(Axiswise, exact=True):
     """All elements along an axis in order, from the smallest, or, without ``is_ascend``, from the largest."""
 
     is_ascend: bool = True
@@ -219,7 +219,7 @@ class ArgSort(Sorting, name="argsort", fusion=Fusion.OPAQUE):
         return position.astype(self.dtype)
 
 
-class TopK(Op, name="topk", fusion=Fusion.OPAQUE):
+class TopK(Op, name="topk", fusion=Fusion.OPAQUE, exact=True):
     """The ``k`` largest (``is_ascend``: smallest) along ``axis``, sorted, and their positions of ``dtype``.
 
     data: (..., n, ...) -> ((..., k, ...), (..., k, ...)), or one of them where ``ret_type`` is "values" or "indices".

@@ -14,6 +14,7 @@ from minitvm.ir.pattern import call, const, value
 from minitvm.ir.visitor import calls
 from minitvm.lab.course.check import Chapter, Wrong, becomes, stays
 from minitvm.lab.course.texts import Given, Noise, drawn_inputs, over, shape_of
+from minitvm.passes.bound import Bound, Of
 from minitvm.passes.rule import Replacement, Rule, rule
 from minitvm.testing.checks import as_module, run_opt_pass
 
@@ -134,7 +135,8 @@ def _made(pattern: Any, exactness: str, body: Callable[..., Replacement]) -> Rul
     def scale_into_dense(x: Expr, w: Expr, c: Constant, dense: Call) -> Replacement:
         return body(x, w, c, dense)
 
-    return rule(call("multiply", pattern, const("c")), exactness=exactness)(scale_into_dense)
+    bound = Bound(2, Of.SUMS) if exactness == "reassociating" else None
+    return rule(call("multiply", pattern, const("c")), exactness=exactness, bound=bound)(scale_into_dense)
 
 
 def _as_row(x: Expr, w: Expr, c: Constant, dense: Call) -> Replacement:
