@@ -81,7 +81,8 @@ def test_cases_are_models() -> None:
 @pytest.mark.parametrize(
     ("only", "rewrites"),
     [
-        ("Add Mul Sub Sqrt Div", "multiply_sum add_constants_of_floats multiply_constants_of_floats divide_by_root"),
+        ("Add Mul MatMul Sqrt Div", "multiply_sum add_constants_of_floats multiply_constants_of_floats"),
+        ("Add Mul Gemm Sqrt Div", "divide_by_root"),
         ("Transpose MatMul Add", "transpose_inside_product transpose_left_inside_product merge_transposes"),
         ("Gemm Reshape Add Mul Flatten", "merge_reshapes sink_below_binary drop_multiplied_one"),
         ("Cast Clip DequantizeLinear ArgMax", "merge_casts drop_cast_within_clip drop_dequantize_before_argmax"),

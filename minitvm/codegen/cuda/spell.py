@@ -135,9 +135,9 @@ template <int BUT_LAST> __device__ __forceinline__ void cp_async_wait() {
     **{f"mma_{name}": _mma(name, *form) for name, form in _MMA.items()},
     **{f"ldmatrix_x{count}{end}": _ldmatrix(count, end) for count in (2, 4) for end in ("", "_trans")},
     "minimum": """\
-template <class T> __device__ __forceinline__ T minimum(T a, T b) { return (a < b || a != a) ? a : b; }""",
+template <class T> __device__ __forceinline__ T minimum(T a, T b) { return (b < a || b != b) ? b : a; }""",
     "maximum": """\
-template <class T> __device__ __forceinline__ T maximum(T a, T b) { return (a > b || a != a) ? a : b; }""",
+template <class T> __device__ __forceinline__ T maximum(T a, T b) { return (b > a || b != b) ? b : a; }""",
     "int_pow": """\
 template <class T> __device__ __forceinline__ T int_pow(T a, T b) {  // wraps around
     unsigned long long base = a, result = 1;

@@ -31,7 +31,7 @@ _INSTRUCTIONS = {
 }  # fmt: skip
 """Of floats, signed and unsigned integers.  Never ``contract``: a product that overflows is infinite before the next
 operator adds to it.  ``fma`` is said."""
-_FUNCTIONS = {"min": ("minimum", "smin", "umin"), "max": ("maximum", "smax", "umax"), "pow": ("pow", "", "")}
+_FUNCTIONS = {"min": ("", "smin", "umin"), "max": ("", "smax", "umax"), "pow": ("pow", "", "")}
 """Operators that are LLVM intrinsics."""
 
 FLOAT_INTRINSICS = {
@@ -191,24 +191,40 @@ def binary(w: Writer, op: str, a: Val, b: Val) -> Val:
         return _index_division(w, op, a, b)
     if op == "pow" and not is_float(a.dtype):
         return _int_pow(w, a, b)
-    if op in _FUNCTIONS:  # the sign of a zero is free: one instruction with a constant
-        nsz = "nsz " if op != "pow" and is_float(a.dtype) else ""
-        return call(w, spelled(_FUNCTIONS, op, a.dtype), a, b, flags=nsz)
+    if op in ("min", "max") and is_float(a.dtype):
+        return _extreme(w, op, a, b)
+    if op in _FUNCTIONS:
+        return call(w, spelled(_FUNCTIONS, op, a.dtype), a, b)
     return _plain(w, spelled(_INSTRUCTIONS, op, a.dtype), a, b)
+
+
+def _extreme(w: Writer, op: str, a: Val, b: Val) -> Val:
+    """NaN where either is, the first of two zeros: one instruction where the second is a literal number."""
+    found = select(w, compare(w, "lt", *((b, a) if op == "min" else (a, b))), b, a)
+    return found if _is_number(b) else select(w, compare(w, "ne", b, b), b, found)
+
+
+def _is_number(value: Val) -> bool:
+    """Whether it is a literal float, in all lanes, that is not NaN."""
+    digits = value.text.rstrip(")").rpartition("0x")[2].removeprefix("H")
+    if value.text.startswith("%") or not digits.isalnum():
+        return False
+    infinity, sign = (0x7C00, 1 << 15) if len(digits) == 4 else (0x7FF << 52, 1 << 63)
+    return int(digits, 16) & (sign - 1) <= infinity
 
 
 def _plain(w: Writer, instruction: str, a: Val, b: Val) -> Val:
     return Val(w.pure(f"{instruction} {typed(a)}, {b.text}"), a.dtype, a.lanes)
 
 
-def call(w: Writer, function: str, *args: Val, flags: str = "") -> Val:
+def call(w: Writer, function: str, *args: Val) -> Val:
     """An LLVM intrinsic whose first operand and result have one type; it is named after all types that there are."""
     first = args[0]
     kinds = [type_text(a.dtype, a.lanes) for a in args]
     kind, names = kinds[0], dict.fromkeys(mangled(a.dtype, a.lanes) for a in args)
     symbol = f"@llvm.{function}.{'.'.join(names)}"
     w.declare(symbol, f"declare {kind} {symbol}({', '.join(kinds)})")
-    return Val(w.pure(f"call {flags}{kind} {symbol}({', '.join(typed(a) for a in args)})"), first.dtype, first.lanes)
+    return Val(w.pure(f"call {kind} {symbol}({', '.join(typed(a) for a in args)})"), first.dtype, first.lanes)
 
 
 def _index_division(w: Writer, op: str, a: Val, divisor: Val) -> Val:

@@ -55,14 +55,14 @@ _SIXTH = float(np.float32(1 / 6))
 
 formulas(
     {
-        "Celu-12": lambda n: elu(n[0], n.attr("alpha"), n.attr("alpha")),
+        "Celu-12": lambda n: elu(n[0], n.attr("alpha"), n.attr("alpha")) + 0.0,  # of -0.0 it is 0.0
         "Elu": lambda n: elu(n[0], n.attr("alpha")),
         "Gelu-20": lambda n: gelu(n[0], tanh=n.attr("approximate") == "tanh"),
         "HardSigmoid": lambda n: hard_sigmoid(n[0], n.attr("alpha"), n.attr("beta")),
         "HardSwish-14": lambda n: n[0] * hard_sigmoid(n[0], _SIXTH, 0.5),
         "LeakyRelu": lambda n: emit("nn.leaky_relu", n[0], alpha=n.attr("alpha")),
         "Mish-18": lambda n: n[0] * emit("tanh", softplus(n[0])),
-        "Selu": lambda n: elu(n[0], n.attr("alpha")) * n.attr("gamma"),
+        "Selu": lambda n: elu(n[0], n.attr("alpha")) * n.attr("gamma") + 0.0,
         "Softplus": lambda n: softplus(n[0]),
         "Softsign": lambda n: n[0] / (emit("abs", n[0]) + 1),
         "Swish-24": lambda n: gated(n[0], n.attr("alpha")),

@@ -118,6 +118,17 @@ def power(a: Array, b: Array) -> Array:
 
 # --- tables: what the loop IR's expressions mean ---------------------------------------------------------------
 
+
+def greatest(a: Array, b: Array) -> Array:
+    """The larger one, NaN if either is, the first of two zeros."""
+    return np.asarray(np.where((b > a) | (b != b), b, a))
+
+
+def least(a: Array, b: Array) -> Array:
+    """The smaller one, NaN if either is, the first of two zeros."""
+    return np.asarray(np.where((b < a) | (b != b), b, a))
+
+
 BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "add": lambda a, b: a | b if a.dtype == bool else a + b,
     "sub": lambda a, b: a ^ b if a.dtype == bool else a - b,
@@ -126,8 +137,8 @@ BINARY: dict[str, Callable[[Array, Array], Array]] = {
     "mod": remainder,
     "floordiv": floor_divide,
     "floormod": floor_remainder,
-    "min": np.minimum,
-    "max": np.maximum,
+    "min": least,
+    "max": greatest,
     "larger": lambda a, b: np.where(a < b, b, a),
     "pow": power,
     "and": lambda a, b: a & b,

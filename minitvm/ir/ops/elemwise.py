@@ -9,7 +9,7 @@ import numpy as np
 from minitvm.ir.dims import common_shape
 from minitvm.ir.dtypes import limits
 from minitvm.ir.loop import Binary, Const, LoopExpr, Stage, binary, const, intrin, maximum, minimum, select
-from minitvm.ir.loop.scalar import convert, divide, floor_divide, power
+from minitvm.ir.loop.scalar import convert, divide, floor_divide, greatest, least, power
 from minitvm.ir.op import Fusion, Op, Precision, broadcast_index, compute, define
 from minitvm.ir.ops._shape import broadcast_shapes, require_kind, require_same_dtype
 from minitvm.ir.types import DType, TensorType
@@ -159,7 +159,7 @@ class Relu(
     """max(data, 0).  data: (...) -> (...)."""
 
     def reference(self, data: np.ndarray) -> np.ndarray:
-        return np.asarray(np.maximum(data, data.dtype.type(0)))
+        return greatest(data, data.dtype.type(0))
 
     def element(self, x: LoopExpr) -> LoopExpr:
         return maximum(x, 0)
@@ -193,7 +193,7 @@ class Clip(Unary, name="clip", kinds="iuf", exact=True, precision=Precision.FOLL
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         low, high = self._bounds(data.dtype.name)
-        return np.asarray(np.minimum(np.maximum(data, data.dtype.type(low)), data.dtype.type(high)))
+        return least(greatest(data, data.dtype.type(low)), data.dtype.type(high))
 
     def element(self, x: LoopExpr) -> LoopExpr:
         low, high = self._bounds(x.dtype)
@@ -321,8 +321,8 @@ Subtract = define(BinaryOp, "subtract", f"lhs - rhs; {_wraps}", scalar="sub", uf
 Multiply = define(BinaryOp, "multiply", f"lhs * rhs; {_wraps}", scalar="mul", ufunc=np.multiply, commutative=True)
 define(BinaryOp, "mod", "The remainder of division that truncates: the sign of lhs (C, fmod).", ufunc=np.fmod)
 _extreme: dict[str, Any] = {"kinds": "biuf", "commutative": True}
-Maximum = define(BinaryOp, "maximum", "The larger one; NaN if either is.", scalar="max", ufunc=np.maximum, **_extreme)
-Minimum = define(BinaryOp, "minimum", "The smaller one; NaN if either is.", scalar="min", ufunc=np.minimum, **_extreme)
+Maximum = define(BinaryOp, "maximum", "The larger one; NaN if either is.", scalar="max", ufunc=greatest, **_extreme)
+Minimum = define(BinaryOp, "minimum", "The smaller one; NaN if either is.", scalar="min", ufunc=least, **_extreme)
 define(Comparison, "equal", "lhs == rhs.", scalar="eq", ufunc=np.equal, **_extreme)
 define(Comparison, "not_equal", "lhs != rhs.", scalar="ne", ufunc=np.not_equal, **_extreme)
 define(Comparison, "less", "lhs < rhs.", scalar="lt", ufunc=np.less)
