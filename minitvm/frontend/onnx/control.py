@@ -9,11 +9,12 @@ import numpy as np
 import onnx
 
 from minitvm.errors import TypeInferenceError
+from minitvm.frontend.onnx.model import describe_value
 from minitvm.frontend.onnx.node import OnnxNode, emit, normalize_axis, place_of, rank
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.builder import call_op
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
-from minitvm.ir.types import TensorType, TupleType, Type, alike, common, tensor_fields
+from minitvm.ir.types import TensorType, TupleType, Type, alike, as_shape, common, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild, substitute
 
 Captured: TypeAlias = tuple[Expr, dict[Expr, Var]]
@@ -43,7 +44,8 @@ def if_(node: OnnxNode) -> list[Expr]:
     if len(misfits) == 2:
         raise misfits[0]
     bodies = [one for one in found if not isinstance(one, TypeInferenceError)]
-    branches = [_failing(node, one, bodies[0][0]) if isinstance(one, TypeInferenceError) else one for one in found]
+    types = tensor_fields(bodies[0][0].type) if misfits else ()
+    branches = [_failing(node, one, types) if isinstance(one, TypeInferenceError) else one for one in found]
     captured = list(dict.fromkeys(outer for _, taken in branches for outer in taken))
     then, orelse = (_over(body, taken, captured) for body, taken in branches)
     return _results(call_op("control.if", node[0], *captured, then_branch=then, else_branch=orelse))
@@ -58,11 +60,11 @@ def _branch(node: OnnxNode, name: str) -> Captured | TypeInferenceError:
     return hoist_weights(body, taken, importer.known)
 
 
-def _failing(node: OnnxNode, error: TypeInferenceError, like: Expr) -> Captured:
-    """A body that raises, with the type of the branch that fits."""
-    types = tensor_fields(like.type)
+def _failing(node: OnnxNode, error: TypeInferenceError, types: Sequence[TensorType]) -> Captured:
+    """A body that raises, with the types of one that fits."""
     message = f"{place_of(node.proto)} takes a branch that the shapes of the inputs rule out: {error.message}"
-    shapes, dtypes = tuple(t.shape for t in types), tuple(t.dtype for t in types)
+    shapes = tuple(tuple(d if isinstance(d, int) else None for d in t.shape) for t in types)
+    dtypes = tuple(t.dtype for t in types)
     return call_op("control.fail", message=message, shapes=shapes, dtypes=dtypes), {}
 
 
@@ -101,10 +103,34 @@ def hoist_weights(body: Expr, taken: dict[Expr, Var], known: dict[Expr, np.ndarr
 
 @onnx_op("Loop", since=1)
 def loop(node: OnnxNode) -> list[Expr]:
-    """``control.loop``.  A carried value whose shape changes gets unknown dimensions: found by repetition."""
-    importer, scope = node.control
+    """``control.loop``.  A carried value whose shape changes gets unknown dimensions: found by repetition.
+
+    A body that does not fit the shapes of the model's inputs raises when there is a trip, not while importing.
+    """
+    importer, _ = node.control
     graph = node.require("body")
     first = [node[i] for i in range(2, len(node.inputs))]
+    trips = node.get(0) or Constant(np.asarray(np.iinfo(np.int64).max))
+    going = node.get(1) or Constant(np.asarray(True))
+    try:
+        params, body, taken = _body(node, graph, first)
+    except TypeInferenceError as error:
+        if _runs(trips, going):
+            raise
+        params = _loop_params(node, graph, [value.type for value in first])
+        body, taken = _never(node, error, graph, params)
+    scanned = body.type.fields[1 + len(first) :]
+    rows = _rows(node, scanned, graph.output[1 + len(first) :])
+    if _stops(trips, going):
+        return [*first, *_nothing(rows, scanned)]
+    body, taken = hoist_weights(body, taken, importer.known)
+    how = {"num_carried": len(first), "trips": _known_trips(trips, going, params[1], body), "rows": rows}
+    return list(call_op("control.loop", trips, going, *first, *taken, body=_over_params(params, taken, body), **how))
+
+
+def _body(node: OnnxNode, graph: onnx.GraphProto, first: list[Expr]) -> tuple[list[Var], Expr, dict[Expr, Var]]:
+    """The body of a loop: its own parameters, its results, what it takes from outside."""
+    importer, scope = node.control
     types = [value.type for value in first]
     while True:
         params = _loop_params(node, graph, types)
@@ -112,15 +138,58 @@ def loop(node: OnnxNode) -> list[Expr]:
         found = body.type.fields[1 : 1 + len(types)]
         joined = [_joined(node, graph, i, t, f) for i, (t, f) in enumerate(zip(types, found, strict=True))]
         if all(map(alike, joined, types)):
-            break
+            return params, body, taken
         types = joined
-    trips = node.get(0) or Constant(np.asarray(np.iinfo(np.int64).max))
-    going = node.get(1) or Constant(np.asarray(True))
-    body, taken = hoist_weights(body, taken, importer.known)
-    function, known = Function([*params, *taken.values()], body), _known_trips(trips, going, params[1], body)
-    return list(
-        call_op("control.loop", trips, going, *first, *taken, body=function, num_carried=len(first), trips=known)
-    )
+
+
+def _over_params(params: list[Var], taken: dict[Expr, Var], body: Expr) -> Function:
+    return Function([*params, *taken.values()], body)
+
+
+def _never(node: OnnxNode, error: TypeInferenceError, graph: onnx.GraphProto, params: list[Var]) -> Captured:
+    """A body that raises, of the types that it has where there is no trip; ``error`` where these are not declared."""
+    failing, taken = _failing(node, error, [TensorType((), "bool"), *_declared(graph.output[len(params) - 1 :], error)])
+    condition, *rows = _results(failing)
+    return Tuple([condition, *params[2:], *rows]), taken
+
+
+def _declared(values: Sequence[onnx.ValueInfoProto], error: TypeInferenceError) -> list[TensorType]:
+    """The types that a body says its results have; ``error`` where it does not say."""
+    described = [describe_value(value) for value in values]
+    if not all(value.dtype and value.has_rank for value in described):
+        raise error
+    shapes = [[dim if isinstance(dim, int) else None for dim in value.shape] for value in described]
+    return [TensorType(as_shape(shape), value.dtype) for shape, value in zip(shapes, described, strict=True)]
+
+
+def _rows(
+    node: OnnxNode, found: Sequence[TensorType], declared: Sequence[onnx.ValueInfoProto]
+) -> tuple[tuple[int, ...], ...]:
+    """The shapes that scanned values would have had: the body's, where that is open the one that the model declares,
+    whose names are sizes of the model's inputs."""
+    return tuple(_row(node, *one) for one in zip(found, declared, strict=True))
+
+
+def _nothing(rows: Sequence[tuple[int, ...]], types: Sequence[TensorType]) -> list[Expr]:
+    """What no trip scans."""
+    return [Constant(np.zeros((0, *row), type_.dtype)) for row, type_ in zip(rows, types, strict=True)]
+
+
+def _row(node: OnnxNode, found: TensorType, declared: onnx.ValueInfoProto) -> tuple[int, ...]:
+    sizes, said = node.control[0].sizes, describe_value(declared).shape
+    said = said if len(said) == found.rank else (None,) * found.rank
+    numbers = (d if isinstance(d, int) else sizes.get(s, s) for d, s in zip(found.shape, said, strict=True))
+    return tuple(n if isinstance(n, int) else 0 for n in numbers)
+
+
+def _runs(trips: Expr, going: Expr) -> bool:
+    """Whether there is a trip for certain."""
+    return all(isinstance(expr, Constant) and expr.value.item() > 0 for expr in (trips, going))
+
+
+def _stops(trips: Expr, going: Expr) -> bool:
+    """Whether there is none for certain."""
+    return any(isinstance(expr, Constant) and expr.value.item() <= 0 for expr in (trips, going))
 
 
 def _known_trips(trips: Expr, going: Expr, condition: Var, body: Expr) -> int | None:
@@ -199,6 +268,8 @@ def _scan(node: OnnxNode, states: list[Expr], sequences: list[Expr]) -> tuple[li
     graph, steps = node.require("body"), sequences[0].shape[0]
     head = [Var("step", TensorType((), "int64")), Var("going", TensorType((), "bool"))]
     carried = [Var(graph.input[i].name, state.type) for i, state in enumerate(states)]
+    if steps == 0:
+        return states, _unmade(node, carried, sequences)
     whole = [Var(f"{graph.input[len(states) + i].name}_sequence", s.type) for i, s in enumerate(sequences)]
     slices = [emit("take", sequence, head[0], axis=0, mode="clip") for sequence in whole]
     body, taken = importer.function(graph, scope, [*carried, *slices])
@@ -209,6 +280,19 @@ def _scan(node: OnnxNode, states: list[Expr], sequences: list[Expr]) -> tuple[li
     shapes = [(steps, *value.tensor_type.shape[1:]) for value in found[len(states) :]]
     stacked = zip(found[len(states) :], shapes, strict=True)
     return [*found[: len(states)]], [emit("reshape", v, newshape=shape, allowzero=True) for v, shape in stacked]
+
+
+def _unmade(node: OnnxNode, carried: Sequence[Var], sequences: Sequence[Expr]) -> list[Expr]:
+    """What the steps of a scan over nothing give."""
+    (importer, scope), graph = node.control, node.require("body")
+    types = [value.tensor_type.with_shape(value.shape[1:]) for value in sequences]
+    gives = graph.output[len(carried) :]
+    try:
+        body, _ = importer.function(graph, scope, [*carried, *(Var("row", type_) for type_ in types)])
+        found = tensor_fields(body.type)[len(carried) :]
+    except TypeInferenceError as error:
+        found = tuple(_declared(gives, error))
+    return _nothing(_rows(node, found, gives), found)
 
 
 def _length(steps: Any) -> int | None:

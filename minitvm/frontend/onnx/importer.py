@@ -53,7 +53,7 @@ from minitvm.frontend.onnx.tensor import text
 from minitvm.ir.dims import SymbolicDim
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Var, span_scope
 from minitvm.ir.ops.tensor import ShapeOf
-from minitvm.ir.types import type_of
+from minitvm.ir.types import TensorType, type_of
 from minitvm.ir.visitor import children, post_order
 
 CONSTANT_LIMIT = 1024
@@ -153,6 +153,8 @@ class Importer:
         self.inputs: list[Var] = []
         self._called: dict[Any, list[Expr | None]] = {}
         """What calls of functions became."""
+        self.sizes: dict[Any, Any] = {}
+        """What the names of inputs' dimensions stand for."""
 
     def graphs(self) -> list[tuple[onnx.GraphProto, Mapping[str, int]]]:
         """The model's graph and its functions, each with the operator sets that it imports."""
@@ -197,7 +199,8 @@ class Importer:
     def inputs_behind(self, expr: Expr, scope: Scope) -> tuple[str, ...]:
         """The inputs on whose values an expression in ``scope`` depends, besides weights.
 
-        None where something else decides, too: what a loop carries, the size of an open dimension.
+        None where something else decides, too: what a loop carries, the size of an open dimension; and where they are
+        data of which it is computed, floats or of several dimensions, other ones in every run.
         """
         outside = scope.outside()
         stack, seen = [expr], set(self.known)
@@ -210,7 +213,8 @@ class Importer:
             if _is_open_shape(node) or (isinstance(node, Var) and node not in self.inputs):
                 return ()
             stack += children(node)
-        return tuple(v.name for v in self.inputs if v in seen)
+        found = [v for v in self.inputs if v in seen]
+        return tuple(v.name for v in found) if expr in found or all(map(_is_setting, found)) else ()
 
     def import_graph(self, graph: onnx.GraphProto, scope: Scope, is_main: bool = False) -> list[Expr]:
         """Imports the weights and nodes of a graph into ``scope``; its outputs in order."""
@@ -342,7 +346,11 @@ class Importer:
                         f"{option} names {name!r}, which is no input of the model",
                         hint=f"inputs: {', '.join(names) or 'none'}",
                     )
-        return [input_variable(describe_value(v), shapes.get(v.name), dtypes.get(v.name)) for v in given]
+        described = [describe_value(v) for v in given]
+        found = [input_variable(value, shapes.get(value.name), dtypes.get(value.name)) for value in described]
+        tensors = [(v.shape, x.tensor_type.shape) for v, x in zip(described, found, strict=True) if v.held is None]
+        self.sizes = {name: size for names, sizes in tensors for name, size in zip(names, sizes, strict=False)}
+        return found
 
 
 def _made(builder: Builder, node: OnnxNode) -> Outputs:
@@ -366,6 +374,12 @@ def _given(variable: Var, array: np.ndarray) -> Constant:
             f"value_dict gives input {variable.name!r} an array of {array.dtype}; the model takes {variable.dtype}"
         )
     return Constant(array, variable.name)
+
+
+def _is_setting(variable: Var) -> bool:
+    """Whether an input is as shapes, axes and sizes are, rather than data."""
+    type_ = variable.type
+    return isinstance(type_, TensorType) and type_.rank < 2 and not type_.is_float
 
 
 def _is_open_shape(node: Expr) -> bool:

@@ -240,11 +240,16 @@ def _wrapped(x: Expr, width: tuple[tuple[int, int], ...]) -> Expr:
 
 @onnx_op("Compress", since=9)
 def compress(node: OnnxNode) -> Expr:
-    """The slices whose condition, known while importing, holds; one that goes beyond the axis is cut."""
+    """The slices whose condition holds; one that goes beyond the axis is cut."""
     x = node[0] if node.has("axis") else emit("reshape", node[0], newshape=(-1,))
     axis = normalize_axis(node, node.attr("axis", 0), rank(x))
-    kept = np.flatnonzero(node.constant(1, "condition")[: dims(x)[axis]])
-    return emit("take", x, within(node, x, integers(kept), (axis,)), axis=axis, mode="clip")
+    (extent, *_), (asked,) = dims(x)[axis:], dims(node[1])
+    if node.known(1) is not None or extent is None or asked is None:
+        kept = np.flatnonzero(node.constant(1, "condition")[:extent])
+        return emit("take", x, within(node, x, integers(kept), (axis,)), axis=axis, mode="clip")
+    places, count = emit_many("nonzero", emit("strided_slice", node[1], begin=(0,), end=(extent,), axes=(0,)))
+    chosen = emit("reshape", emit("prefix", places, count, axis=1), newshape=(-1,))
+    return emit("take", x, chosen, axis=axis, mode="clip")
 
 
 @onnx_op("ReverseSequence", since=10)

@@ -103,6 +103,8 @@ def _split(node: OnnxNode) -> Expr:
     if extent is None or known is None:
         return split
     sizes = [end - start for start, end in SequenceSplit(axis, keep).pieces(extent, known)]
+    if not sizes:  # whose elements would have no type
+        return split
     pieces = parted(x, sizes, axis)
     return _of(node, pieces if keep else [emit("squeeze", piece, axis=(axis,)) for piece in pieces])
 

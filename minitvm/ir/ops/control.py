@@ -147,6 +147,8 @@ class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE, takes_stored=True):
     body: Function
     num_carried: int
     trips: int | None = None
+    rows: tuple[tuple[int, ...], ...] = ()
+    """The shapes of scanned values where there is no trip and the body's type leaves them open; else those are 0."""
 
     def infer(self, trip_count: TensorType, condition: TensorType, *values: Type) -> TupleType:
         _check_scalar(self, "trip_count", trip_count, "int64")
@@ -208,7 +210,9 @@ class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE, takes_stored=True):
             return np.stack([step[position] for step in steps])
         type_ = self._results(_signature(self, "body", self.body))[2][position]
         assert isinstance(type_, TensorType)
-        return np.zeros((0, *(d if isinstance(d, int) else 0 for d in type_.shape)), type_.dtype)
+        row = self.rows[position] if self.rows else (0,) * type_.rank
+        known = (d if isinstance(d, int) else n for d, n in zip(type_.shape, row, strict=True))
+        return np.zeros((0, *known), type_.dtype)
 
 
 class Fail(Op, name="control.fail", fusion=Fusion.OPAQUE, stateful=True):

@@ -6,13 +6,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import Dim, differ, falls_short
+from minitvm.ir.dims import Dim, differ, falls_short, product, smaller
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op, compute
 from minitvm.ir.ops._shape import buffer_type, inside, require_same_dtype
 from minitvm.ir.relayout import Placement, Site, data_moved
-from minitvm.ir.types import TensorType, Type
+from minitvm.ir.types import TensorType, Type, type_of
 
 PAD_MODES = ("constant", "edge", "reflect")
 
@@ -34,29 +34,35 @@ class Pad(Op, name="nn.pad", fusion=Fusion.INJECTIVE):
         return [data, TensorType((), data.dtype)]
 
     def infer(self, data: TensorType, pad_value: TensorType | None = None) -> TensorType:
-        self._check(data)
+        found = self._padded(data)
         if pad_value is not None:
             require_same_dtype(self, data, pad_value)
             if pad_value.rank > 1 or any(differ(d, 1) for d in pad_value.shape):
                 raise self.reject(f"pad_value must be one number, not {pad_value}")
-        widths = zip(data.shape, self.pad_width, strict=True)
-        return data.with_shape(tuple(n + before + after for n, (before, after) in widths))
+        return found
 
-    def _check(self, data: TensorType) -> None:
+    def _padded(self, data: TensorType) -> TensorType:
         if len(self.pad_width) != data.rank or any(len(pair) != 2 for pair in self.pad_width):
             raise self.reject(f"pad_width={list(self.pad_width)} must have one pair for each dimension of {data}")
-        for n, pair in zip(data.shape, self.pad_width, strict=True):
+        for pair in self.pad_width:
             if min(pair) < 0:
                 raise self.reject(f"pad_width={list(self.pad_width)} is negative", hint="use strided_slice to cut off")
-            self._check_room(n, pair, data)
+        widths = [*zip(data.shape, self.pad_width, strict=True)]
+        found = data.with_shape(tuple(n + before + after for n, (before, after) in widths))
+        for n, pair in widths:
+            self._check_room(n, pair, data, product(found.shape))
+        return found
 
-    def _check_room(self, n: Dim, pair: Sequence[int], data: TensorType) -> None:
-        """Borders can only be repeated where there are elements, mirrored where there are enough."""
-        needed = {"constant": 0, "edge": int(max(pair) > 0), "reflect": max(pair) + 1 if max(pair) else 0}
-        if falls_short(n, needed[self.pad_mode]):
-            raise self.reject(f"{self.pad_mode} padding by {max(pair)} needs {needed[self.pad_mode]} elements: {data}")
+    def _check_room(self, n: Dim, pair: Sequence[int], data: TensorType, size: Dim) -> None:
+        """Borders can only be repeated where there are elements, mirrored where there are enough; of a result of no
+        elements nothing is."""
+        few = {"constant": 0, "edge": int(max(pair) > 0), "reflect": max(pair) + 1 if max(pair) else 0}[self.pad_mode]
+        if falls_short(n, smaller(few, few * size)):
+            raise self.reject(f"{self.pad_mode} padding by {max(pair)} needs {few} elements: {data}")
 
     def reference(self, data: np.ndarray, pad_value: np.ndarray | None = None) -> np.ndarray:
+        if self.pad_mode != "constant" and not data.size:
+            return np.empty(self._padded(type_of(data)).static_shape, data.dtype)
         if self.pad_mode != "constant":
             return np.pad(data, self.pad_width, mode=self.pad_mode)  # type: ignore[call-overload, no-any-return]
         fill = 0 if pad_value is None else pad_value.reshape(())[()]

@@ -149,6 +149,8 @@ class SequenceConcat(Op, name="sequence.concatenate", fusion=Fusion.OPAQUE, take
         return element.with_shape((*element.shape[:axis], anonymous(), *behind))
 
     def reference(self, sequence: list[np.ndarray]) -> np.ndarray:
+        if not sequence:
+            raise InputError(f"{self.name}: the sequence is empty")
         return (np.stack if self.stack else np.concatenate)(sequence, axis=self.axis)
 
 
@@ -175,7 +177,7 @@ class SequenceSplit(Op, name="sequence.split", fusion=Fusion.OPAQUE, takes_store
         """Where each begins and ends; :class:`InputError` where they are not all of ``extent`` in all."""
         given = lengths.reshape(-1).tolist()
         if not lengths.ndim and given[0] > 0:
-            ends = [*range(given[0], extent, given[0]), extent]
+            ends = [*range(given[0], extent, given[0]), *([extent] if extent else [])]
         else:
             ends = np.cumsum(given).tolist()
         if min(given, default=0) < 0 or (not lengths.ndim and not given[0]) or (ends or [0])[-1] != extent:
