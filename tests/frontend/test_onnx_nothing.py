@@ -187,7 +187,7 @@ def feeds_of(given: dict[str, Any]) -> dict[str, np.ndarray]:
     return {n: rng.standard_normal(v).astype("f") if isinstance(v, tuple) else np.array(v) for n, v in given.items()}
 
 
-def expected(name: str, model: bytes, feeds: dict[str, np.ndarray]) -> list[np.ndarray] | None:
+def expected(name: str, model: bytes, feeds: dict[str, np.ndarray]) -> list[Any] | None:
     """ONNX Runtime's results; ``None`` where it has none.
 
     Its Scan over nothing ends the process, and it has 0 for a size that has a name in a body.

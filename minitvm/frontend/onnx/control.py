@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 
-from minitvm.errors import TypeInferenceError
+from minitvm.errors import FrontendError, TypeInferenceError
 from minitvm.frontend.onnx.model import describe_value
 from minitvm.frontend.onnx.node import OnnxNode, emit, normalize_axis, place_of, rank
 from minitvm.frontend.onnx.registry import onnx_op
@@ -119,13 +119,14 @@ def loop(node: OnnxNode) -> list[Expr]:
             raise
         params = _loop_params(node, graph, [value.type for value in first])
         body, taken = _never(node, error, graph, params)
-    scanned = body.type.fields[1 + len(first) :]
+    scanned = _tensors(body, 1 + len(first))
     rows = _rows(node, scanned, graph.output[1 + len(first) :])
     if _stops(trips, going):
         return [*first, *_nothing(rows, scanned)]
     body, taken = hoist_weights(body, taken, importer.known)
-    how = {"num_carried": len(first), "trips": _known_trips(trips, going, params[1], body), "rows": rows}
-    return list(call_op("control.loop", trips, going, *first, *taken, body=_over_params(params, taken, body), **how))
+    function, known = Function([*params, *taken.values()], body), _known_trips(trips, going, params[1], body)
+    values = [trips, going, *first, *taken]
+    return list(call_op("control.loop", *values, body=function, num_carried=len(first), trips=known, rows=rows))
 
 
 def _body(node: OnnxNode, graph: onnx.GraphProto, first: list[Expr]) -> tuple[list[Var], Expr, dict[Expr, Var]]:
@@ -135,15 +136,11 @@ def _body(node: OnnxNode, graph: onnx.GraphProto, first: list[Expr]) -> tuple[li
     while True:
         params = _loop_params(node, graph, types)
         body, taken = importer.function(graph, scope, _as_declared(graph, params))
-        found = body.type.fields[1 : 1 + len(types)]
+        found = _fields(body)[1 : 1 + len(types)]
         joined = [_joined(node, graph, i, t, f) for i, (t, f) in enumerate(zip(types, found, strict=True))]
         if all(map(alike, joined, types)):
             return params, body, taken
         types = joined
-
-
-def _over_params(params: list[Var], taken: dict[Expr, Var], body: Expr) -> Function:
-    return Function([*params, *taken.values()], body)
 
 
 def _never(node: OnnxNode, error: TypeInferenceError, graph: onnx.GraphProto, params: list[Var]) -> Captured:
@@ -180,6 +177,19 @@ def _row(node: OnnxNode, found: TensorType, declared: onnx.ValueInfoProto) -> tu
     said = said if len(said) == found.rank else (None,) * found.rank
     numbers = (d if isinstance(d, int) else sizes.get(s, s) for d, s in zip(found.shape, said, strict=True))
     return tuple(n if isinstance(n, int) else 0 for n in numbers)
+
+
+def _fields(body: Expr) -> Sequence[Type]:
+    """The types of its results."""
+    return body.type.fields if isinstance(body.type, TupleType) else (body.type,)
+
+
+def _tensors(body: Expr, first: int) -> list[TensorType]:
+    """Those of its results from the ``first`` on, which are stacked."""
+    found = [type_ for type_ in _fields(body)[first:] if isinstance(type_, TensorType)]
+    if len(found) < len(_fields(body)) - first:
+        raise FrontendError(f"only tensors can be scanned, not all of {body.type}")
+    return found
 
 
 def _runs(trips: Expr, going: Expr) -> bool:
@@ -289,9 +299,9 @@ def _unmade(node: OnnxNode, carried: Sequence[Var], sequences: Sequence[Expr]) -
     gives = graph.output[len(carried) :]
     try:
         body, _ = importer.function(graph, scope, [*carried, *(Var("row", type_) for type_ in types)])
-        found = tensor_fields(body.type)[len(carried) :]
+        found = _tensors(body, len(carried))
     except TypeInferenceError as error:
-        found = tuple(_declared(gives, error))
+        found = _declared(gives, error)
     return _nothing(_rows(node, found, gives), found)
 
 
