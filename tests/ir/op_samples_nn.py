@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from op_samples import Sample, bools, floats, ints, row, scalar
+from operator_cases.norms import quantized_recurrence
 
 
 def _conv(name: str, data: Any, weight: Any, **attributes: Any) -> Sample:
@@ -241,7 +242,16 @@ def _recurrent(name: str, steps: int, batch: int, hidden: int, gates: int, *rest
     return row(name, xw, weight, *rest, **attributes)
 
 
+def _quantized_lstm(steps: int, batch: int, hidden: int, zeros: bool, *rest: Any, **attributes: Any) -> Sample:
+    xw, states = floats(steps, batch, 4 * hidden), (floats(batch, hidden), floats(batch, hidden))
+    return row("qnn.lstm", xw, *quantized_recurrence(hidden, zeros, steps), *states, *rest, **attributes)
+
+
 RECURRENT = [
+    _quantized_lstm(4, 2, 5, False),
+    _quantized_lstm(3, 1, 8, True, floats(24), reverse=True),
+    _quantized_lstm(0, 2, 4, False),
+    _quantized_lstm(2, 0, 4, True),
     _recurrent("nn.lstm", 4, 2, 3, 4, floats(2, 3), floats(2, 3)),
     _recurrent("nn.lstm", 3, 1, 4, 4, floats(1, 4), floats(1, 4), floats(12), reverse=True),
     _recurrent("nn.gru", 4, 2, 3, 3, floats(9), floats(2, 3)),

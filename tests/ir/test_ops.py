@@ -56,6 +56,7 @@ WITHOUT_COMPUTE = {
     "vision.roi_pool": "how many pixels a cell has depends on the values",
     "vision.roi_align": "how many samples a cell has depends on the values",
     "nn.lstm": RECURRENCE,
+    "qnn.lstm": RECURRENCE,
     "nn.gru": RECURRENCE,
     "nn.rnn": RECURRENCE,
     "ml.tree_leaves": "every comparison says which is next",

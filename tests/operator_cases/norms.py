@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.ir.ops.qnn_recurrent import words_of
 from operator_cases.accuracy import EXACT, Accuracy
 from operator_cases.case import Case, case, generator
 from operator_cases.draw import Draw
@@ -119,6 +120,28 @@ def lstm(name: str, draw: Draw, dtype: str) -> Case:
     args += [draw.array((batch, hidden), dtype, -1, 1, "none") for _ in range(2)]
     args += [draw.array((3 * hidden,), dtype, -1, 1, "none")] if draw.flag() else []
     return _steps(case(name, *args, reverse=draw.flag()), hidden)
+
+
+@generator("qnn.lstm")
+def quantized_lstm(name: str, draw: Draw, dtype: str) -> Case:
+    """One step at most: the next one's levels are those of rounded states, which may be one off."""
+    batch, hidden, zeros = draw.size(9, least=0), draw.size(33), draw.flag()
+    xw = draw.array((draw.integer(0, 1), batch, 4 * hidden), "float32")
+    weight, *others = quantized_recurrence(hidden, zeros, draw.integer(0, 1000))
+    args = [xw, weight, *others, *(draw.array((batch, hidden), "float32", -1, 1, "none") for _ in range(2))]
+    args += [draw.array((3 * hidden,), "float32", -1, 1, "none")] if draw.flag() else []
+    return _steps(case(name, *args, reverse=draw.flag()), hidden)
+
+
+def quantized_recurrence(hidden: int, zeros: bool, seed: int) -> list[np.ndarray]:
+    """What ``qnn.lstm`` takes of a weight of bytes, with zero points or without: words, corrections, scales."""
+    rng, columns = np.random.default_rng(seed), 4 * hidden
+    weight = rng.integers(-128, 128, (hidden, columns)).astype("int8")
+    points = rng.integers(-20, 20, columns).astype("int32") if zeros else np.zeros(columns, "int32")
+    sums = (weight - points).sum(0).astype("int32")
+    ones = np.ones((hidden, int(zeros)), "int8")
+    scale = (rng.random(columns) / 127 / math.sqrt(hidden)).astype("float32")
+    return [words_of(np.concatenate([weight, ones], axis=1)), np.stack([sums, points][: 1 + zeros]), scale]
 
 
 @generator("nn.gru")

@@ -1,5 +1,23 @@
 """Templates: how one operator runs fast on one target.  Importing this package registers all of them."""
 
-from minitvm.codegen.templates import attention, conv_blocked, conv_pixels, matmul, recurrent, running_sum, winograd
+from minitvm.codegen.templates import (
+    attention,
+    conv_blocked,
+    conv_pixels,
+    matmul,
+    recurrent,
+    recurrent_quantized,
+    running_sum,
+    winograd,
+)
 
-__all__ = ["attention", "conv_blocked", "conv_pixels", "matmul", "recurrent", "running_sum", "winograd"]
+__all__ = [
+    "attention",
+    "conv_blocked",
+    "conv_pixels",
+    "matmul",
+    "recurrent",
+    "recurrent_quantized",
+    "running_sum",
+    "winograd",
+]

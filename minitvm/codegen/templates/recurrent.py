@@ -50,6 +50,7 @@ class Recurrent(Template):
     gates: ClassVar[int]
     first_state: ClassVar[int] = 2
     """Which of the inputs it is."""
+    walk: ClassVar[type[Walk]]
 
     def refusal(self) -> Declined | None:
         """Steps may be as many as a run says; how wide a state is decides about tiles."""
@@ -135,10 +136,10 @@ class Recurrent(Template):
         panels = {gates: Panels.of(self.weight(gates), self.lanes, self.accumulator) for gates in packed}
 
         def sequences(start: LoopExpr, count: int) -> Stmt:
-            return Walk(self, choice, panels, start, count).loops()
+            return self.walk(self, choice, panels, start, count).loops()
 
         if choice.scheme.endswith(ALL_THREADS):
-            work: Stmt | None = Walk(self, choice, panels, Const(0), self.xw.shape[1], by_all=True).loops()
+            work: Stmt | None = self.walk(self, choice, panels, Const(0), self.xw.shape[1], by_all=True).loops()
         else:
             work = in_one_loop(self.walks, sequences, LoopKind.PARALLEL, "b") if self.walks else None
         whole = seq(*(p.fill(self.machine) for p in panels.values()), Barrier() if panels else None, work)
@@ -172,6 +173,15 @@ class Walk:
     def reset(self) -> Buffer:
         """The state behind a reset gate."""
         return self.memory("reset", self.layer.hidden)
+
+    @property
+    def scratch(self) -> list[Buffer]:
+        """Memory beside states and gates."""
+        return [self.reset] if len(self.layer.products) > 1 else []
+
+    def recurrent(self, i: LoopExpr, column: LoopExpr) -> LoopExpr:
+        """The product of a gate's column of the weight with the state of sequence ``i``."""
+        return self.gates[i, column]
 
     def read(self, buffer: Buffer, *index: LoopExpr) -> LoopExpr:
         """An element of an input."""
@@ -216,9 +226,11 @@ class Walk:
         states = list(zip(self.states, given, last, strict=True))
         before = self.units(lambda b, i, j: [(s, (i, j), self.read(g, b, j)) for s, g, _ in states])
         after = self.units(lambda b, i, j: [(o, (b, j), s[i, j]) for s, _, o in states])
-        resets = [self.reset] if len(layer.products) > 1 else []
         steps = loop(layer.xw.shape[0], at, name="t")
-        return with_memory([*self.states, self.gates, *resets], seq(before, steps, after))
+        return with_memory([*self.states, self.gates, *self.scratch], seq(before, steps, after))
+
+
+Recurrent.walk = Walk
 
 
 @TEMPLATES.register("llvm", "nn.lstm")
@@ -228,11 +240,11 @@ class Lstm(Recurrent):
     gates = 4
 
     def step(self, walk: Walk, t: LoopExpr) -> Stmt:
-        (h, c), peephole = walk.states, self.problem.inputs[4:]
+        (h, c), peephole = walk.states, self.problem.inputs[self.first_state + 2 :]
 
         def gate(g: int, b: LoopExpr, i: LoopExpr, j: LoopExpr) -> LoopExpr:
             column = j + g * self.hidden
-            total = walk.read(self.xw, t, b, column) + walk.gates[i, column]
+            total = walk.read(self.xw, t, b, column) + walk.recurrent(i, column)
             return total + walk.read(peephole[0], column) * c[i, j] if peephole and g < 3 else total
 
         def output(b: LoopExpr, i: LoopExpr, j: LoopExpr) -> Stores:

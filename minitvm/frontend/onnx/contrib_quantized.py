@@ -13,7 +13,7 @@ import onnx
 
 from minitvm.frontend.onnx.contrib import channels_last, channels_second, contrib_op, only
 from minitvm.frontend.onnx.matmul import matmul, transposed
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar, wide
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, evaluate_known, normalize_axis, rank, scalar, wide
 from minitvm.frontend.onnx.quantize import (
     dynamically_quantized,
     integer_matmul,
@@ -22,10 +22,11 @@ from minitvm.frontend.onnx.quantize import (
     zero_point,
 )
 from minitvm.frontend.onnx.registry import MICROSOFT, formulas
-from minitvm.frontend.onnx.rnn import Layer, activations_of, layer_of, lstm_step, outputs_of
+from minitvm.frontend.onnx.rnn import Layer, activations_of, layer_of, lstm_step, outputs_of, step_of
 from minitvm.frontend.onnx.tensor import first, integers, reshaped
 from minitvm.ir.dtypes import carrier, is_float
 from minitvm.ir.expr import Constant, Expr
+from minitvm.ir.ops.qnn_recurrent import words_of
 
 # --- on real numbers ------------------------------------------------------------------------------------------
 
@@ -193,16 +194,35 @@ def dynamic_lstm(node: OnnxNode) -> list[Expr | None]:
         rows = reshaped(_read(layer), [steps * batch, features], allowzero=True)
         gates = reshaped(dynamic_product(node, rows, *w, bias=bias), [steps, batch, 4 * layer.hidden], allowzero=True)
         peepholes = [] if node.get(7) is None else [layer.part(node[7], direction)]
+        given = [layer.initial(index, direction) for index in (5, 6)]
+        packed = None if step_of(layer, direction) is not None else _packed(node, r)
+        if packed is not None:
+            return layer.recurred(direction, gates, packed[0], *packed[1:], *given, *peepholes)
 
         def step(states: list[Expr], projected: Expr, taken: list[Expr]) -> tuple[list[Expr], Expr]:
             weights, weight = taken[:3], [*taken[3:]]
             total = projected + dynamic_product(node, states[0], *weights)
             return lstm_step(functions, total, states[1], weight, bool(node.attr("input_forget", 0)))
 
-        given = [layer.initial(index, direction) for index in (5, 6)]
         return layer.looped(step, given, gates, [*r, *peepholes], layer.is_reverse(direction))
 
     return outputs_of(layer, run)
+
+
+def _packed(node: OnnxNode, weight: Sequence[Expr]) -> list[Expr] | None:
+    """What ``qnn.lstm`` takes of a weight, its scale and zero point; ``None`` where these are not constants."""
+    found = [evaluate_known(part, node.known_values) for part in weight]
+    values, scale, zero = found
+    if values is None or scale is None or zero is None:
+        return None
+    shift = 128 if values.dtype == "uint8" else 0
+    signed, columns = (values.astype("int32") - shift).astype("int8"), values.shape[1]
+    zeros = np.broadcast_to(zero.astype("int32") - shift, (columns,))
+    sums = (signed.astype("int32") - zeros).sum(0, dtype="int32")
+    corrections = [sums, zeros] if np.any(zeros) else [sums]
+    ones = np.ones((len(signed), len(corrections) - 1), "int8")
+    words = words_of(np.concatenate([signed, ones], axis=1))
+    return [Constant(a) for a in (words, np.stack(corrections), np.array(np.broadcast_to(scale, (columns,))))]
 
 
 def _read(layer: Layer) -> Expr:

@@ -74,8 +74,9 @@ class Lengths:
         return emit("where", emit("expand_dims", emit("greater", self.values, 0), axis=1), state, 0)
 
     def held(self, xw: Expr, hidden: int) -> Expr:
-        """An LSTM's gates: behind a sequence nothing comes in and nothing is forgotten, so that its cell stays."""
-        gates = np.repeat(np.array([-_CLOSED, 0, _CLOSED, 0], xw.dtype), hidden)  # input, output, forget, cell
+        """An LSTM's gates: behind a sequence nothing comes in and nothing is forgotten, so that its cell stays; nothing
+        goes out, so that states that are measured together are those of sequences that go on."""
+        gates = np.repeat(np.array([-_CLOSED, -_CLOSED, _CLOSED, 0], xw.dtype), hidden)  # input, output, forget, cell
         return emit("where", self.inside(), xw, Constant(gates))
 
 
@@ -135,7 +136,8 @@ class Layer:
 
     def recurred(self, direction: int, xw: Expr, weight: Expr, *arguments: Expr, **options: bool) -> list[Expr]:
         """Y (steps, batch, hidden) and the last states (batch, hidden) of one direction."""
-        kind, reverse, lengths = self.node.op_type, self.is_reverse(direction), self.lengths
+        kind, reverse, lengths = _kind(self.node), self.is_reverse(direction), self.lengths
+        operator = f"qnn.{kind.lower()}" if kind != self.node.op_type else f"nn.{kind.lower()}"
         step = step_of(self, direction)
         if step is not None:
             first, count = (2 if kind == "GRU" else 1), _STATES[kind]
@@ -143,10 +145,10 @@ class Layer:
             states, taken = given[first : first + count], [*given[:first], *given[first + count :]]
             return self.looped(step, states, xw, taken, reverse)
         if lengths is None:
-            return emit_many(f"nn.{kind.lower()}", xw, weight, *arguments, reverse=reverse, **options)
+            return emit_many(operator, xw, weight, *arguments, reverse=reverse, **options)
         xw = lengths.turned(xw) if reverse else xw
         xw = lengths.held(xw, self.hidden) if kind == "LSTM" else xw
-        y, _, *cells = emit_many(f"nn.{kind.lower()}", xw, weight, *arguments, **options)
+        y, _, *cells = emit_many(operator, xw, weight, *arguments, **options)
         masked = lengths.masked(y)
         return [lengths.turned(masked) if reverse else masked, lengths.last(y), *map(lengths.some, cells)]
 

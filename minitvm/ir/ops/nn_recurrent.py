@@ -12,7 +12,7 @@ from minitvm.ir.ops._shape import require_kind, require_same_dtype, shapes_diffe
 from minitvm.ir.types import TensorType, TupleType, Type, accumulator
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
+def sigmoid(x: np.ndarray) -> np.ndarray:
     """1 / (1 + exp(-x)) that never overflows."""
     small = np.exp(-np.abs(x))
     return np.asarray(np.where(x >= 0, 1, small) / (1 + small))
@@ -108,13 +108,13 @@ class Lstm(Recurrent, name="nn.lstm", gates=4, outputs=3):
         peepholes = [None] * 3 if peephole is None else np.split(peephole, 3)
         for t in self._order(xw.shape[0]):
             i, o, f, g = np.split(xw[t] + h @ recurrent_weight.T, 4, axis=1)
-            i, f = _peeped(i, c, peepholes[0]), _peeped(f, c, peepholes[2])
-            c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
-            h = y[t] = _sigmoid(_peeped(o, c, peepholes[1])) * np.tanh(c)
+            i, f = peeped(i, c, peepholes[0]), peeped(f, c, peepholes[2])
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+            h = y[t] = sigmoid(peeped(o, c, peepholes[1])) * np.tanh(c)
         return y, h, c
 
 
-def _peeped(gate: np.ndarray, cell: np.ndarray, peephole: np.ndarray | None) -> np.ndarray:
+def peeped(gate: np.ndarray, cell: np.ndarray, peephole: np.ndarray | None) -> np.ndarray:
     """A gate that sees the cell, which may be infinite where nobody looks."""
     return gate if peephole is None else gate + peephole * cell
 
@@ -146,8 +146,8 @@ class Gru(Recurrent, name="nn.gru", gates=3, outputs=2):
     def _step(self, x: np.ndarray, weight: np.ndarray, bias: np.ndarray, h: np.ndarray) -> np.ndarray:
         """The state after one step."""
         (xz, xr, xh), (wz, wr, wh), (bz, br, bh) = np.split(x, 3, axis=1), np.split(weight, 3), np.split(bias, 3)
-        z = _sigmoid(xz + h @ wz.T + bz)
-        r = _sigmoid(xr + h @ wr.T + br)
+        z = sigmoid(xz + h @ wz.T + bz)
+        r = sigmoid(xr + h @ wr.T + br)
         recurrent = r * (h @ wh.T + bh) if self.linear_before_reset else (r * h) @ wh.T + bh
         return np.asarray((1 - z) * np.tanh(xh + recurrent) + z * h)
 
