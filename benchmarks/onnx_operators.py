@@ -13,8 +13,8 @@ import onnx
 from minitvm.errors import is_own
 from minitvm.frontend.onnx.foreign import is_foreign
 from minitvm.frontend.onnx.functions import has_definition
-from minitvm.frontend.onnx.model import OLDEST_OPSET
 from minitvm.frontend.onnx.node import normal_domain
+from minitvm.frontend.onnx.old_opsets import OLDEST_OPSET
 from minitvm.frontend.onnx.registry import BUILDERS, builder_for
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"
@@ -33,10 +33,13 @@ compares.
   once; `minitvm compile --strict` refuses it.
 * **none**: not offered; a model with it is refused by name.
 
-Versions are those of the operator sets that changed the operator. Models older than opset {OLDEST_OPSET} are converted
-to it by onnx first, so a row's first version stands for older ones, too. Nodes that only move text, sequences,
-optionals or maps are built, but run in Python; what follows from constants is folded while compiling. The last columns
-tell: how many of ONNX's tests of a single node ran in kernels, were folded, or ran in Python, and how many of all pass.
+Versions are those of the operator sets that changed the operator. Nodes of opsets 1 to 6 are imported as what opset
+{OLDEST_OPSET} makes of them: operands are broadcast from an axis on, shapes, tiles, types and paddings had other places,
+some attributes other defaults. Of Dropout and batch normalization `is_test` is not read: nothing is dropped, and
+statistics are the running ones unless the batch's own are among the outputs that somebody asks for. Nodes that only
+move text, sequences, optionals or maps are built, but run in Python; what follows from constants is folded while
+compiling. The last columns tell: how many of ONNX's tests of a single node ran in kernels, were folded, or ran in
+Python, and how many of all pass.
 """
 
 COLUMNS = "| operator | versions | here | kernels | folded | Python | pass |"
@@ -58,7 +61,7 @@ def page() -> str:
     ways = {
         (domain, name): [
             (since, "deprecated" if (domain, name, since) in deprecated else way(name, domain, since))
-            for since in effective(sorted(found), domain)
+            for since in sorted(found)
         ]
         for domain, operators in versions.items()
         for name, found in operators.items()
@@ -73,12 +76,6 @@ def page() -> str:
         lines += [COLUMNS, "|---|---|---|---|---|---|---|"]
         lines += [row(domain, name, ways[domain, name], tested) for name in sorted(operators)]
     return "\n".join(lines) + "\n"
-
-
-def effective(versions: list[int], domain: str) -> list[int]:
-    """The versions that an import meets: of those of old operator sets the newest."""
-    old = [] if domain else [since for since in versions if since <= OLDEST_OPSET]
-    return [*old[-1:], *(since for since in versions if since not in old)]
 
 
 def way(name: str, domain: str, since: int) -> str:
