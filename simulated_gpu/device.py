@@ -25,12 +25,12 @@ from simulated_gpu.host import ORDERS, HostKernels, host_image
 
 
 class HostGroups:
-    """Groups by their sources, compiled together."""
+    """Groups by their sources, compiled together (``optimize`` as :func:`simulated_gpu.host.host_image` takes it)."""
 
-    def __init__(self, sources: Sequence[str]) -> None:
+    def __init__(self, sources: Sequence[str], optimize: str = "-O1") -> None:
         self.launches = [records(source) for source in sources]
         self._prefix = "{}/" if len(sources) > 1 else ""
-        self._kernels = HostKernels(host_image(*sources))
+        self._kernels = HostKernels(host_image(*sources, optimize=optimize))
 
     def run(
         self, number: int, values: Sequence[np.ndarray], workspace: np.ndarray, order: str = "forward", seed: int = 0

@@ -56,12 +56,11 @@ def _side_by_side(made: Sequence[Blocks]) -> Stmt:
     first, most = made[0], max(blocks.count for blocks in made)
     if len(made) == 1:
         return first.nest()
-    places = {(b.name, b.shape, b.dtype): b for blocks in made for b in (blocks.left.shared, blocks.right.shared)}
+    places = {(n, b.shape): b for blocks in made for n, b in enumerate(blocks.shared)}  # both sides may look the same
 
     def block(number: LoopExpr, which: LoopExpr) -> Stmt:
         def one(i: int, blocks: Blocks) -> Stmt:
-            used = (blocks.left.shared, blocks.right.shared)
-            body = redirect(blocks.block(number), {b: places[b.name, b.shape, b.dtype] for b in used})
+            body = redirect(blocks.block(number), {b: places[n, b.shape] for n, b in enumerate(blocks.shared)})
             asked = [which.equal(i), *([number < blocks.count] if blocks.count < most else [])]
             return If(all_of(asked), body)
 
@@ -111,6 +110,11 @@ class Blocks:
     def right(self) -> Share:
         return self._share(self.product.right, self.tile.columns)
 
+    @property
+    def shared(self) -> tuple[Buffer, Buffer]:
+        """What both factors' pieces are in."""
+        return self.left.shared, self.right.shared
+
     def _share(self, factor: Factor, lines: int) -> Share:
         """Vectors along the depth come to the left-hand factor's lines by copies; a thread of a warp reads one line or
         four, so those are in different banks."""
@@ -145,7 +149,7 @@ class Blocks:
         return math.prod(self._grid)
 
     def nest(self) -> Stmt:
-        return in_blocks(self.count, lambda n: with_memory([self.left.shared, self.right.shared], self.block(n)))
+        return in_blocks(self.count, lambda n: with_memory(self.shared, self.block(n)))
 
     def block(self, number: LoopExpr) -> Stmt:
         part, p, i, j = unflatten(number, self._grid)
