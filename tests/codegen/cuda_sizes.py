@@ -15,15 +15,16 @@ import pathlib
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 if __name__ == "__main__":
     sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
-from cuda_size_cases import CONFIG, SUBJECTS, Problem, Subject
+from cuda_size_cases import CONFIG, SIZES, SUBJECTS, Problem
 
 from minitvm.codegen.backend import backend_of
 from minitvm.codegen.coverage import Verdict, check_coverage
@@ -71,6 +72,8 @@ class Tally:
     kernels: Counter[str] = field(default_factory=Counter)
     ways: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     wrong: list[tuple[str, str]] = field(default_factory=list)
+    said: int = 0
+    """Of ``wrong``."""
 
 
 def ways(found: Lowering, seen: Counter[str], extra: bool) -> list[Choice]:
@@ -157,24 +160,24 @@ class noted:
         return False
 
 
-def sweep(subject: Subject, every: int = 1, seed: int = 0, say: Callable[[str], None] = lambda _: None) -> Tally:
-    """Of each of the subject's axes every n-th size."""
+def check(problems: Iterable[tuple[str, Problem]], say: Callable[[str], None] = lambda _: None) -> Tally:
+    """Each with the axis that it is counted under."""
     tally, waiting = Tally(), list[Made]()
-    for number, (axis, problem) in enumerate(subject.problems(every, seed)):
-        tally.problems[axis] += 1
-        before = len(tally.wrong)
-        with noted(tally, str(problem)):
-            waiting += kernels(axis, problem, MACHINES[number % len(MACHINES)], tally)
-        if len(waiting) >= AT_ONCE:
+
+    def flush(least: int) -> None:
+        if len(waiting) >= least:
             run(waiting, tally)
-            waiting = []
-        for what, wrong in tally.wrong[before:]:
-            say(f"WRONG {what}\n    {wrong}")
-    before = len(tally.wrong)
-    if waiting:
-        run(waiting, tally)
-    for what, wrong in tally.wrong[before:]:
-        say(f"WRONG {what}\n    {wrong}")
+            waiting.clear()
+        while tally.said < len(tally.wrong):
+            say("WRONG {}\n    {}".format(*tally.wrong[tally.said]))
+            tally.said += 1
+
+    for number, (axis, problem) in enumerate(problems):
+        tally.problems[axis] += 1
+        with noted(tally, str(problem)):
+            waiting.extend(kernels(axis, problem, MACHINES[number % len(MACHINES)], tally))
+        flush(AT_ONCE)
+    flush(1)
     return tally
 
 
@@ -190,10 +193,10 @@ def main() -> None:
         if given.subjects and subject.name not in given.subjects:
             continue
         start = time.perf_counter()
-        tally = sweep(subject, given.every, given.seed, lambda text: print(text, flush=True))
+        tally = check(subject.problems(given.every, given.seed), partial(print, flush=True))
         axes, distinct = len(subject.axes), sum(len(seen) for seen in tally.ways.values())
         counts = f"{sum(tally.problems.values()):9} {sum(tally.kernels.values()):8} {distinct:6} {len(tally.wrong):6}"
-        sizes = f"{len(range(1, 161)[given.seed % given.every :: given.every])} of {axes} axes"
+        sizes = f"{len(SIZES[given.seed % given.every :: given.every])} of {axes} axes"
         print(f"{subject.name:24} {sizes:>19} {counts} {time.perf_counter() - start:6.0f}", flush=True)
         bad += len(tally.wrong)
     sys.exit(bad > 0)
