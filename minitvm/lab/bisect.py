@@ -17,8 +17,9 @@ from minitvm.lab.check_models import ModelProof, first_wrong_step, overlaps, pro
 from minitvm.lab.check_passes import PassProof, Pipeline, named, proof_of
 from minitvm.lab.check_result import Finding
 from minitvm.lab.minify import minify
-from minitvm.passes.compare import Draw, close, flatten
+from minitvm.passes.compare import Draw, close
 from minitvm.passes.instrument import arguments_for
+from minitvm.passes.roundings import flatten
 from minitvm.passes.rule import Application, applications
 
 # --- passes ---------------------------------------------------------------------------------------------------

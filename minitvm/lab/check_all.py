@@ -29,7 +29,7 @@ from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.parser import parse_module
 from minitvm.lab import bisect
-from minitvm.lab.check_double import evaluated, excuse, same_in_double
+from minitvm.lab.check_double import evaluated, excuse, is_far, same_in_double
 from minitvm.lab.check_file import write
 from minitvm.lab.check_import import Import
 from minitvm.lab.check_kernels import TEAMS, KernelProof, prove_kernel
@@ -40,11 +40,12 @@ from minitvm.lab.check_pieces import pieces
 from minitvm.lab.check_result import Checked, Finding, Outcome
 from minitvm.lab.user_files import names_of
 from minitvm.passes import InferType, Pass, PassContext, Rule, RulePass, Sequential, default_pipeline, rule_pass
-from minitvm.passes.compare import Comparison, Draw, Results
+from minitvm.passes.compare import Comparison, Draw
 from minitvm.passes.instrument import arguments_for
 from minitvm.passes.manager import closest
 from minitvm.passes.pipeline import Plan
 from minitvm.passes.redundancy import bind_params
+from minitvm.passes.roundings import Results
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.native import whole_teams
 
@@ -287,6 +288,8 @@ class Checking:
     def _is_rounding(self, proof: PassProof) -> str:
         if proof.found is None or proof.after is None or not proof.found.inputs:
             return ""
+        if is_far(proof.before.main, proof.found):
+            return ""
         given = arguments_for(proof.before.main, proof.after.main, proof.found.inputs)
         return same_in_double(proof.before.main, proof.after.main, proof.found.inputs, given)
 
@@ -340,7 +343,7 @@ class Checking:
             assert proof.found is not None
             self.checked.agrees(part, str(setting), proof.found)
             return
-        excused = self._excuse(proof.found)
+        excused = "" if is_far(self.module.main, proof.found) else self._excuse(proof.found)
         self.checked.differs(part, str(setting), proof.error, excused)
         if not excused:
             self._trace(proof, setting, part)

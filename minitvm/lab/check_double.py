@@ -14,10 +14,13 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, Var
 from minitvm.ir.op import Op
 from minitvm.ir.types import TensorType, TupleType, Type
 from minitvm.ir.visitor import as_function, rewrite
-from minitvm.passes.compare import Results, flatten
+from minitvm.passes.compare import Comparison
+from minitvm.passes.roundings import Results, beyond_roundings, flatten
 
 EXACT = 1e-9
 """Of the largest element: what two functions that mean the same may differ by in float64."""
+FAR = 64.0
+"""Times what a function's open roundings move its results."""
 MARGIN = 4.0
 """How many times the error of the model's own float32 evaluation a compiled one may have, which rounds elsewhere."""
 
@@ -110,3 +113,12 @@ def same_in_double(before: Function, after: Function, inputs: list[Any], given: 
         return ""
     apart = error_of(other, one)
     return f"in float64 both are equal to {apart:.1e} of the largest element: roundings decide it" * (apart <= EXACT)
+
+
+def is_far(function: Function, found: Comparison | None) -> bool:
+    """Whether results differ by more than the function's own open roundings explain: then no excuse holds, as the
+    operators of IEEE 754 have one result.  ``(x + c) - c`` is x in float64, and rounds in float32."""
+    if found is None or found.draw not in found.results:
+        return False
+    results, own = found.results[found.draw], found.expected[found.draw]
+    return bool(beyond_roundings(function, found.inputs, results, own, margin=FAR))

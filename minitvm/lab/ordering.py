@@ -20,9 +20,10 @@ from minitvm.driver import backend_for
 from minitvm.driver.compile import pipeline_for
 from minitvm.errors import ConfigError, MiniTVMError, listing
 from minitvm.lab.subject import Subject
-from minitvm.passes.compare import first_difference, flatten
+from minitvm.passes.compare import first_difference
 from minitvm.passes.manager import Pass, PassContext
 from minitvm.passes.pipeline import Plan, Sequential
+from minitvm.passes.roundings import flatten
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.timing import BenchmarkResult, side_by_side
 

@@ -25,7 +25,8 @@ from minitvm.ir.expr import Expr, Function, Module
 from minitvm.ir.pattern import matches
 from minitvm.ir.visitor import calls, free_vars, use_counts
 from minitvm.lab.drawing import Drawer, NotDrawn, PredicateFailed, strata, wanted
-from minitvm.passes.compare import DRAWS, compare, difference, flatten, random_inputs
+from minitvm.passes.compare import DRAWS, compare, difference, random_inputs
+from minitvm.passes.roundings import flatten
 from minitvm.passes.rule import Rule, check_answer
 
 TRIES = 6000

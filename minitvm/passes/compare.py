@@ -20,10 +20,8 @@ from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.control import few_trips
 from minitvm.ir.types import TensorType, TupleType, Type, closed, is_numeric
 from minitvm.ir.visitor import calls
+from minitvm.passes.roundings import HALF_RTOL, RTOL, Results, beyond_roundings, flatten, is_small, moved, numbers_in
 
-RTOL = 1e-4
-HALF_RTOL = 4e-3
-"""float16 keeps 11 bits: eight roundings."""
 _ONE_STEP = {dtype: step_after_one(dtype) for dtype in STORED if is_float(dtype)}
 """Numbers beside each other, relative to the smaller one."""
 ROUNDINGS = 8
@@ -56,6 +54,12 @@ class Draw:
     extent: int = 3
     turn: int = 0
     """Of drawing again, where inputs are so small that one draw holds few kinds of numbers."""
+    share: float = 0.25
+    """Of rare elements; 0: one of each tensor."""
+    jitter: int = 0
+    """Units in the last place by which rare elements are moved."""
+    exponents: bool = False
+    """Whether ``floats`` are those of powers of two: all sizes are as likely."""
 
 
 DRAWS = (
@@ -66,8 +70,19 @@ DRAWS = (
     Draw("not finite", (-12.0, 12.0), (0, 0), rare=(np.nan, np.inf, -np.inf, 0.0, -0.0)),
 )
 """Small ones are indices, or where roots are taken; the others show a clip, a sign, a zero, what wraps around."""
+SMALL = Draw("of all small sizes", (-120.0, 20.0), share=1.0, exponents=True)
+"""Products of them are below the normal numbers."""
+ONE_NAN = Draw("finite but for one", (-1.0, 1.5), rare=(np.nan, np.inf), share=0.0)
+"""What only its own sums may spread."""
 
-Results = list[np.ndarray]
+
+def closer(function: Function) -> list[Draw]:
+    """Of a function of few calls: where sums with its constants cancel, products underflow, one number is none."""
+    if not is_small(function):
+        return []
+    near = tuple(n for n in numbers_in(function) if abs(n) < 1e30)
+    beside = Draw("beside its constants", (-1.0, 1.5), rare=near, share=0.75, jitter=64)
+    return [*([beside] if near else []), SMALL, ONE_NAN]
 
 
 @dataclass
@@ -116,14 +131,17 @@ def compare(
 ) -> Comparison:
     """Run a function by its operators' references and ``other``, until a draw of inputs shows a difference.
 
-    Elements that rounding alone changes by more than the tolerance (the sine of a large sum) are left out.  A draw
+    Elements that rounding alone changes by more than the tolerance (the sine of a large sum) are left out, and where
+    the calls are few each element is held to what its own operators leave open (:func:`beyond_roundings`).  A draw
     that the function itself raises on, a branch that the model's real inputs never take for example, says nothing.
     ``known`` are results of the function that somebody has already; ``typed`` has the types of parameters that the
     function leaves open.  ``ways`` are those in which somebody else's ``other`` rounds as well: what they change is
     left out, too; so are differences up to ``atol``.
     """
     done = Comparison()
-    for draw in turns(typed or function, draws):
+    strict = rtol <= RTOL and not (atol or ways)
+    drawn = turns(typed or function, draws)
+    for draw in (*drawn, *closer(function)) if strict and draws is DRAWS else drawn:
         inputs = random_inputs(function, seed, draw, typed)
         if isinstance(inputs, Declined):
             done.skipped[draw.name] = inputs.reason
@@ -143,6 +161,8 @@ def compare(
                 continue
             found = done.results[draw] = flatten(result)
             answer = _answer(found, expected, partial(_nearby, function, inputs), rtol, atol, ways, inputs)
+            if not isinstance(answer, str) and strict and is_small(function):
+                answer = beyond_roundings(function, inputs, found, expected) or answer
         if isinstance(answer, str):
             done.difference, done.inputs, done.draw = answer, inputs, draw
             return done
@@ -151,7 +171,7 @@ def compare(
             continue
         if answer:
             done.unstable[draw.name] = max(answer, done.unstable.get(draw.name, 0.0))
-        if draw.name not in done.agreed:
+        if draw.name not in done.agreed and draw.share == Draw.share:
             done.agreed.append(draw.name)
     return done
 
@@ -192,8 +212,8 @@ def _stable(expected: Results, nearby: Iterable[Results], rtol: float) -> list[n
     """The elements that rounding leaves where they are; none of a result that it mostly changes, as a recurrence over
     many steps does: the others are there by chance."""
     kept = [np.ones(e.shape, bool) for e in expected]
-    for moved in nearby:
-        kept = [k & _near(m, e, rtol) for k, m, e in zip(kept, moved, expected, strict=True)]
+    for other in nearby:
+        kept = [k & _near(m, e, rtol) for k, m, e in zip(kept, other, expected, strict=True)]
         if not any(k.mean() >= 0.5 for k in kept if k.size):
             break
     return [k & (k.mean() >= 0.5) if k.size else k for k in kept]
@@ -203,26 +223,8 @@ def _nearby(function: Function, inputs: list[Any], sample: int) -> Results:
     """The results where inputs, and what is computed of them, are rounded in another way."""
     units, rng = ROUNDINGS * 2 ** (sample // 2), np.random.default_rng(sample)
     ends = ((units,), (-units,))[sample : sample + 1] or ((-units, units),)
-    moved = [_moved(value, ends[0], rng) for value in inputs]
-    return flatten(evaluate(function, *moved, each=lambda value: _moved(value, ends[0], rng, inside=True)))
-
-
-def _moved(value: Any, ends: Sequence[int], rng: np.random.Generator, inside: bool = False) -> Any:
-    """Floats moved by a few units in the last place; everything else as it is.  ``inside``: whole numbers stay, too,
-    where there are no others: somebody rounded to them, or they were integers."""
-    if isinstance(value, tuple):
-        return tuple(_moved(field, ends, rng, inside) for field in value)
-    if value.dtype.kind != "f" or value.dtype.name in STORED:
-        return value
-    info = np.finfo(value.dtype)
-    eps, is_small = info.eps, (value != 0) & (np.abs(value) < info.smallest_normal)
-    with np.errstate(all="ignore"):
-        if inside and not np.any((value != np.rint(value)) | (np.abs(value) > 1 / eps)):
-            return value
-        most = (HALF_RTOL if value.dtype == np.float16 else RTOL) / 4
-        part = np.clip(eps * rng.uniform(ends[0], ends[-1], value.shape), -most, most)
-        step = np.where(is_small, np.sign(part) * info.smallest_subnormal, 0)  # which have fewer bits
-        return (value * (1 + part) + step).astype(value.dtype)
+    values = [moved(value, ends[0], rng) for value in inputs]
+    return flatten(evaluate(function, *values, each=lambda value: moved(value, ends[0], rng, inside=True)))
 
 
 # --- inputs ---------------------------------------------------------------------------------------------------
@@ -279,11 +281,19 @@ def random_value(type_: Type, rng: np.random.Generator, draw: Draw = DRAWS[0], f
         ends = (info.min, info.min + 1, info.max, info.max // 3) if draw.extremes else ()
     else:
         most = float(np.sqrt(np.finfo(dtype).max)) / 16  # so that a few products and sums of them are finite
+        if draw.exponents:
+            values = np.exp2(_spread(draw.floats[0] / 120 * np.log2(most), draw.floats[1], shape, rng)).astype(dtype)
+            return values * rng.choice(np.array([1, -1], dtype), shape)
         low, high = np.clip(draw.floats, -most, most)
         values = _spread(low, high, shape, rng).astype(dtype)
     if not ends:
         return values
-    return np.where(rng.random(shape) < 0.25, rng.choice(np.array(ends, dtype), shape), values)
+    where = rng.random(shape) < draw.share if draw.share else np.arange(values.size).reshape(shape) == values.size // 2
+    with np.errstate(all="ignore"):
+        rare = rng.choice(np.array(ends, dtype), shape)
+        if draw.jitter and dtype.kind == "f":
+            rare = (rare * (1 + np.finfo(dtype).eps * rng.integers(-draw.jitter, draw.jitter, shape))).astype(dtype)
+    return np.where(where, rare, values)
 
 
 def _spread(low: float, high: float, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
@@ -294,10 +304,6 @@ def _spread(low: float, high: float, shape: tuple[int, ...], rng: np.random.Gene
 
 
 # --- results --------------------------------------------------------------------------------------------------
-
-
-def flatten(value: Any) -> Results:
-    return [leaf for part in value for leaf in flatten(part)] if isinstance(value, tuple) else [np.asarray(value)]
 
 
 def _near(have: np.ndarray, want: np.ndarray, rtol: float, atol: float = 0.0) -> np.ndarray:

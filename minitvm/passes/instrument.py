@@ -21,7 +21,8 @@ from minitvm.ir.structural import structural_hash
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls, children
 from minitvm.passes.bound import Bound
-from minitvm.passes.compare import DRAWS, HALF_RTOL, RTOL, Comparison, Draw, Results, close, compare, flatten
+from minitvm.passes.compare import DRAWS, Comparison, Draw, close, compare
+from minitvm.passes.roundings import HALF_RTOL, RTOL, Results, flatten
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from minitvm.ir.ops._shape import (
     require_same_dtype,
     widened,
 )
-from minitvm.ir.ops.elemwise import Add, Maximum, Minimum, Multiply
+from minitvm.ir.ops.elemwise import Add, Greater, Multiply, Where
 from minitvm.ir.relayout import Placement, Site, along_axis, calling, vector_along
 from minitvm.ir.types import ResultDType, TensorType, Type, accumulator
 
@@ -275,6 +275,5 @@ class Prelu(
 
 def _broadcast_prelu(args: Sequence[Expr]) -> Expr:
     x, alpha = args
-    zero = Constant(np.zeros((), x.dtype))
-    negative = Call(Multiply(), (alpha, Call(Minimum(), (x, zero))))
-    return Call(Add(), (Call(Maximum(), (x, zero)), negative))
+    positive = Call(Greater(), (x, Constant(np.zeros((), x.dtype))))
+    return Call(Where(), (positive, x, Call(Multiply(), (x, alpha))))

@@ -1,0 +1,171 @@
+"""How far a function's results may move because its own roundings are open, and what moves further.
+
+The operators that IEEE 754 defines (``Op.is_exact``) give one result; sums, and functions such as ``exp``, may round
+otherwise: their operands and results are moved by some units in the last place, and what the function's results do then
+is what an implementation of the same function may do.  Its inputs stay as they are: an error that only moved inputs
+would explain is an error of the rewrite.
+"""
+
+from __future__ import annotations  # so that numpy.random is imported by who draws numbers
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from minitvm.errors import MiniTVMError
+from minitvm.ir.dtypes import STORED, carrier, is_float
+from minitvm.ir.evaluate import constant_value, evaluate_call
+from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
+from minitvm.ir.visitor import calls, post_order
+
+RTOL = 1e-4
+HALF_RTOL = 4e-3
+"""float16 keeps 11 bits: eight roundings."""
+FEW_CALLS = 12
+"""In a function of more, roundings of many layers come together: pieces of it are compared element by element."""
+UNITS = (16, -16, 64, 256, 256)
+"""In the last place, by which open values are moved: all one way, then as chance has it."""
+MARGIN = 4.0
+"""Times what a sample moves: the worst is further away than a few of them find."""
+
+Results = list[np.ndarray]
+
+
+def flatten(value: Any) -> Results:
+    return [leaf for part in value for leaf in flatten(part)] if isinstance(value, tuple) else [np.asarray(value)]
+
+
+def moved(value: Any, ends: Sequence[int], rng: np.random.Generator, inside: bool = False) -> Any:
+    """Floats moved by a few units in the last place; everything else as it is.  ``inside``: whole numbers stay, too,
+    where there are no others: somebody rounded to them, or they were integers."""
+    if isinstance(value, tuple):
+        return tuple(moved(field, ends, rng, inside) for field in value)
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or value.dtype.name in STORED:
+        return value
+    info = np.finfo(value.dtype)
+    eps, is_tiny = info.eps, (value != 0) & (np.abs(value) < info.smallest_normal)
+    with np.errstate(all="ignore"):
+        if inside and not np.any((value != np.rint(value)) | (np.abs(value) > 1 / eps)):
+            return value
+        most = (HALF_RTOL if value.dtype == np.float16 else RTOL) / 4
+        part = np.clip(eps * rng.uniform(ends[0], ends[-1], value.shape), -most, most)
+        step = np.where(is_tiny, np.sign(part) * info.smallest_subnormal, 0)  # which have fewer bits
+        return (value * (1 + part) + step).astype(value.dtype)
+
+
+def is_small(function: Function) -> bool:
+    return len(calls(function.body)) <= FEW_CALLS
+
+
+def rounded_otherwise(function: Function, inputs: Sequence[Any], units: int, seed: int = 0) -> Results:
+    """The results where all that is open is rounded otherwise, by up to so many units in the last place."""
+    rng = np.random.default_rng([abs(units), seed])
+    ends = (units,) if units < 0 or units == UNITS[0] else (-units, units)
+    return flatten(_evaluated(function, inputs, ends, rng))
+
+
+def _evaluated(function: Function, inputs: Sequence[Any], ends: Sequence[int], rng: np.random.Generator) -> Any:
+    values: dict[Expr, Any] = dict(zip(function.params, inputs, strict=True))
+    for node in post_order(function.body):
+        if node not in values:
+            values[node] = _value(node, values, ends, rng)
+    return values[function.body]
+
+
+def _value(node: Expr, values: Mapping[Expr, Any], ends: Sequence[int], rng: np.random.Generator) -> Any:
+    if isinstance(node, Tuple):
+        return tuple(values[field] for field in node.fields)
+    if isinstance(node, TupleGetItem):
+        return values[node.tuple][node.index]
+    if not isinstance(node, Call):
+        return constant_value(node)
+    given = [values[arg] for arg in node.args]
+    if isinstance(node.op, Function):
+        return _evaluated(node.op, given, ends, rng)
+    if node.op.is_exact():
+        return evaluate_call(node, *given)
+    return moved(evaluate_call(node, *(moved(value, ends, rng) for value in given)), ends, rng)
+
+
+def has_open_roundings(function: Function) -> bool:
+    return any(isinstance(c.op, Function) or not c.op.is_exact() for c in calls(function.body))
+
+
+def beyond_roundings(
+    function: Function,
+    inputs: Sequence[Any],
+    found: Results,
+    expected: Results,
+    rtol: float = RTOL,
+    margin: float = MARGIN,
+    units: Sequence[int] = UNITS,
+) -> str:
+    """The element, if any, that is further from the function's own result than ``rtol`` of its magnitude, and
+    ``margin`` times what its open roundings move it; in words.  Where they move most of a result by as much as it is
+    large, as a recurrence over many steps does, nothing is said of it."""
+    allowed = [rtol * _magnitude(want) for want in expected]
+    left = _beyond(found, expected, allowed)
+    if not left or not has_open_roundings(function):
+        return left
+    for turn, unit in enumerate(units):
+        try:
+            other = rounded_otherwise(function, inputs, unit, turn)
+        except MiniTVMError:
+            return ""
+        for slack, want, have in zip(allowed, expected, other, strict=True):
+            np.maximum(slack, rtol * _magnitude(want) + margin * _distance(have, want), out=slack)
+        left = _beyond(found, expected, [_undecided(a, e) for a, e in zip(allowed, expected, strict=True)])
+        if not left:
+            return ""
+    return left
+
+
+def _magnitude(want: np.ndarray) -> np.ndarray:
+    """Of each element; below the normal numbers, as of the least of them."""
+    if not is_float(want.dtype.name):
+        return np.zeros(want.shape)
+    wide = np.abs(want.astype(carrier(want.dtype.name)).astype("float64"))
+    tiny = 2.0**-126 if want.dtype.name in STORED else float(np.finfo(want.dtype).tiny)
+    coarse = {"float16": HALF_RTOL / RTOL}.get(want.dtype.name, 1e4 if want.dtype.name in STORED else 1.0)
+    return np.asarray(np.where(np.isfinite(wide), coarse * np.maximum(wide, tiny), 0.0))
+
+
+def _distance(have: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """Infinite between a number and what is none, and between infinities; of infinity and NaN none, as ``(x - y) * s``
+    is ``x * s - y * s``."""
+    if not is_float(want.dtype.name):
+        return np.where(have == want, 0.0, np.inf)
+    h, w = (a.astype(carrier(a.dtype.name)).astype("float64") for a in (have, want))
+    with np.errstate(all="ignore"):
+        numbers = np.isfinite(h) & np.isfinite(w)
+        apart = np.isfinite(h) | np.isfinite(w) | (np.isinf(h) & np.isinf(w) & (h != w))
+        return np.where(numbers, np.abs(h - w), np.where(apart, np.inf, 0.0))
+
+
+def _undecided(allowed: np.ndarray, want: np.ndarray) -> np.ndarray:
+    """Everything is allowed of a result of which open roundings decide most elements."""
+    decided = allowed < np.maximum(_magnitude(want), 1e-30)
+    return allowed if not allowed.size or decided.mean() >= 0.5 else np.full(allowed.shape, np.inf)
+
+
+def _beyond(found: Results, expected: Results, allowed: Iterable[np.ndarray]) -> str:
+    for position, (have, want, slack) in enumerate(zip(found, expected, allowed, strict=True)):
+        apart = _distance(have, want)
+        if not bool((apart <= slack).all()):
+            with np.errstate(all="ignore"):
+                excess = np.where(apart > slack, apart / np.maximum(slack, 1e-300), -1.0)
+            at = np.unravel_index(int(np.argmax(excess)), excess.shape)
+            before, after = (a.astype(carrier(a.dtype.name))[at] for a in (want, have))
+            place = tuple(map(int, at))
+            return f"result {position}: element {place} was {before:.9g} and is {after:.9g}, further than it rounds"
+    return ""
+
+
+def numbers_in(function: Function, most: int = 8) -> list[float]:
+    """The finite floats of a function's constants, where they are few, and their quotients: near them sums cancel."""
+    found = list[float]()
+    for node in post_order(function.body):
+        if isinstance(node, Constant) and is_float(node.dtype) and node.value.size <= 64 and len(found) < most:
+            found += [float(v) for v in np.unique(node.value.astype("float64"))[:most] if np.isfinite(v) and v != 0]
+    return [sign * n for n in (*found, *(a / b for a in found for b in found if a != b)) for sign in (1, -1)]
