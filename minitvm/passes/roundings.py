@@ -24,8 +24,9 @@ HALF_RTOL = 4e-3
 """float16 keeps 11 bits: eight roundings."""
 FEW_CALLS = 12
 """In a function of more, roundings of many layers come together: pieces of it are compared element by element."""
-UNITS = (16, -16, 64, 256, 256)
-"""In the last place, by which open values are moved: all one way, then as chance has it."""
+UNITS = (16, -16, *(64,) * 4, *(256,) * 12)
+"""In the last place, by which open values are moved: all one way, then as chance has it, until a difference is
+explained."""
 MARGIN = 4.0
 """Times what a sample moves: the worst is further away than a few of them find."""
 
