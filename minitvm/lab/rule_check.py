@@ -6,11 +6,12 @@ assert verdict.holds, verdict
 
 from __future__ import annotations
 
+import functools
 import importlib
 import pkgutil
 import random
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,8 +26,9 @@ from minitvm.ir.expr import Expr, Function, Module
 from minitvm.ir.pattern import matches
 from minitvm.ir.visitor import calls, free_vars, use_counts
 from minitvm.lab.drawing import Drawer, NotDrawn, PredicateFailed, strata, wanted
-from minitvm.passes.compare import DRAWS, compare, difference, random_inputs
-from minitvm.passes.roundings import flatten
+from minitvm.passes.bound import Bound, Of
+from minitvm.passes.compare import DRAWS, LARGE, closer, compare, difference, random_inputs
+from minitvm.passes.roundings import Results, beyond_roundings, flatten
 from minitvm.passes.rule import Rule, check_answer
 
 TRIES = 6000
@@ -135,8 +137,9 @@ def verify_rule(rule: Rule, tries: int = TRIES, seed: int = 0, most: int = MOST_
     """Try a rule on ``tries`` small expressions that its pattern may match: all dtypes, ranks 0 to 5, extents 0 to 4,
     broadcasting, layouts and attributes as the operators' tables allow, constants of special numbers.
 
-    An exact rule must keep every bit (a NaN is a NaN), a reassociating one what rounding keeps, on all inputs that tell
-    operators apart; an approximate one is held to 1 % of the largest magnitude on small inputs.
+    An exact rule must keep every bit (a NaN is a NaN), a reassociating one its bound, on all inputs that tell operators
+    apart, where sums cancel and where numbers leave the range; one without a bound is held to 1 % of the largest
+    magnitude on small inputs.
     :class:`ConfigError` for what is no rule.
     """
     if not isinstance(rule, Rule):
@@ -204,9 +207,8 @@ def _judge(rule: Rule, case: tuple[Expr, str, int], found: Verdict) -> None:
 
 
 def _compare(rule: Rule, before: Function, after: Function, found: Verdict) -> None:
-    compared = _bits if rule.exactness is Exactness.EXACT else _numbers
     try:
-        answer = compared(before, after, rule.exactness)
+        answer = _answer(rule, before, after)
     except MiniTVMError as error:
         wrong = f"what it made fails where the call did not: {error.message}"
         _keep(found, Counterexample(Module(before), Module(after), (), wrong))
@@ -237,33 +239,63 @@ Answer = Counterexample | bool
 """What differs; whether anything was compared."""
 
 
-def _numbers(before: Function, after: Function, exactness: Exactness) -> Answer:
-    """As far as rounding goes."""
-    rough = exactness is Exactness.APPROXIMATE
-    how: dict[str, Any] = {"rtol": ROUGH, "draws": DRAWS[:2]} if rough else {}
-    done = compare(before, lambda inputs: evaluate(after, *inputs), **how)
+def _answer(rule: Rule, before: Function, after: Function) -> Answer:
+    if rule.exactness is Exactness.EXACT:
+        return _held(before, after, first_other_bits)
+    if rule.bound is None:
+        return _rough(before, after)
+    return _held(before, after, functools.partial(_beyond, rule.bound, before))
+
+
+def _rough(before: Function, after: Function) -> Answer:
+    """As far as small numbers go."""
+    done = compare(before, lambda inputs: evaluate(after, *inputs), rtol=ROUGH, draws=DRAWS[:2])
     if done.difference:
         return Counterexample(Module(before), Module(after), tuple(done.inputs), done.difference)
     return bool(done.agreed)
 
 
-def _bits(before: Function, after: Function, exactness: Exactness) -> Answer:
-    """To the bit, on every draw that the call itself takes."""
+def _beyond(bound: Bound, before: Function, inputs: list[Any], have: Results, want: Results) -> str:
+    """What is moved by more than the bound; near the end of the range, and beyond, nothing is said of sums."""
+    sums = bound.of is Of.SUMS
+    kept = [np.where(_close_to_the_end(w), w, h) for h, w in zip(have, want, strict=True)] if sums else have
+    units = [bound.roundings, -bound.roundings] + [bound.roundings] * 6 if sums else []
+    return beyond_roundings(before, inputs, kept, want, margin=2.0, units=units, roundings=bound.roundings)
+
+
+def _close_to_the_end(want: np.ndarray) -> np.ndarray:
+    if want.dtype.kind != "f":
+        return np.zeros(want.shape, bool)
+    return np.asarray(~(np.abs(want) < np.finfo(want.dtype).max / 16 * 15))
+
+
+Judge = Callable[[list[Any], Results, Results], str]
+"""From inputs, results and those that are expected to what is wrong, or nothing."""
+
+
+def _held(before: Function, after: Function, judge: Judge) -> Answer:
+    """On every draw that the call itself takes, those near cancellation, underflow and overflow among them."""
     compared = False
-    for draw in DRAWS:
+    for draw in (*DRAWS, *closer(before), LARGE):
         inputs = random_inputs(before, 0, draw)
         if isinstance(inputs, Declined):
             continue
         want = _taken(before, inputs)
         if want is None:
             continue
-        have = flatten(evaluate(after, *inputs))
-        compared = True
-        for position, (h, w) in enumerate(zip(have, want, strict=True)):
-            if not same_bits(h, w):
-                wrong = f"result {position}, inputs that are {draw.name}: {_words(h, w)}"
-                return Counterexample(Module(before), Module(after), tuple(inputs), wrong)
+        compared, wrong = True, judge(inputs, flatten(evaluate(after, *inputs)), want)
+        if wrong:
+            wrong = f"{wrong}, of inputs that are {draw.name}"
+            return Counterexample(Module(before), Module(after), tuple(inputs), wrong)
     return compared
+
+
+def first_other_bits(inputs: list[Any], have: Results, want: Results) -> str:
+    """The first result that has not the same bits."""
+    for position, (h, w) in enumerate(zip(have, want, strict=True)):
+        if not same_bits(h, w):
+            return f"result {position}: {_words(h, w)}"
+    return ""
 
 
 def _taken(function: Function, inputs: list[Any]) -> list[np.ndarray] | None:

@@ -72,6 +72,8 @@ DRAWS = (
 """Small ones are indices, or where roots are taken; the others show a clip, a sign, a zero, what wraps around."""
 SMALL = Draw("of all small sizes", (-120.0, 20.0), share=1.0, exponents=True)
 """Products of them are below the normal numbers."""
+LARGE = Draw("of all large sizes", (-20.0, 126.0), share=1.0, exponents=True)
+"""Products of them are infinite."""
 ONE_NAN = Draw("finite but for one", (-1.0, 1.5), rare=(np.nan, np.inf), share=0.0)
 """What only its own sums may spread."""
 
@@ -282,8 +284,9 @@ def random_value(type_: Type, rng: np.random.Generator, draw: Draw = DRAWS[0], f
     else:
         most = float(np.sqrt(np.finfo(dtype).max)) / 16  # so that a few products and sums of them are finite
         if draw.exponents:
-            values = np.exp2(_spread(draw.floats[0] / 120 * np.log2(most), draw.floats[1], shape, rng)).astype(dtype)
-            return values * rng.choice(np.array([1, -1], dtype), shape)
+            least, largest = (end / 128 * float(np.log2(np.finfo(dtype).max)) for end in draw.floats)
+            values = np.exp2(_spread(least, largest, shape, rng)).astype(dtype)
+            return np.asarray(values * rng.choice(np.array([1, -1], dtype), shape))
         low, high = np.clip(draw.floats, -most, most)
         values = _spread(low, high, shape, rng).astype(dtype)
     if not ends:

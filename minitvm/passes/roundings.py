@@ -101,11 +101,15 @@ def beyond_roundings(
     rtol: float = RTOL,
     margin: float = MARGIN,
     units: Sequence[int] = UNITS,
+    roundings: int | None = None,
 ) -> str:
-    """The element, if any, that is further from the function's own result than ``rtol`` of its magnitude, and
-    ``margin`` times what its open roundings move it; in words.  Where they move most of a result by as much as it is
-    large, as a recurrence over many steps does, nothing is said of it."""
-    allowed = [rtol * _magnitude(want) for want in expected]
+    """The element, if any, that is further from the function's own result than ``rtol`` of its magnitude (or so many
+    ``roundings``), and ``margin`` times what its open roundings move it; in words.
+
+    Where they move most of a result by as much as it is large, as a recurrence over many steps does, nothing is said
+    of it.
+    """
+    allowed = [_allowed(want, rtol, roundings) for want in expected]
     left = _beyond(found, expected, allowed)
     if not left or not has_open_roundings(function):
         return left
@@ -115,11 +119,20 @@ def beyond_roundings(
         except MiniTVMError:
             return ""
         for slack, want, have in zip(allowed, expected, other, strict=True):
-            np.maximum(slack, rtol * _magnitude(want) + margin * _distance(have, want), out=slack)
+            np.maximum(slack, _allowed(want, rtol, roundings) + margin * _distance(have, want), out=slack)
         left = _beyond(found, expected, [_undecided(a, e) for a, e in zip(allowed, expected, strict=True)])
         if not left:
             return ""
     return left
+
+
+def _allowed(want: np.ndarray, rtol: float, roundings: int | None) -> np.ndarray:
+    """How far each element may move where nothing is open."""
+    if roundings is None or want.dtype.kind != "f":
+        return rtol * _magnitude(want)
+    info, size = np.finfo(want.dtype), np.abs(want.astype("float64"))
+    size = np.where(np.isfinite(size), np.maximum(size, float(info.tiny)), 0.0)
+    return np.asarray(roundings * float(info.eps) / 2 * size)
 
 
 def _magnitude(want: np.ndarray) -> np.ndarray:
