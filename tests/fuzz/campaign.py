@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import click
@@ -18,6 +18,7 @@ from tests.fuzz import generate
 from tests.fuzz.case import Case
 from tests.fuzz.draw import GENERATORS
 from tests.fuzz.failure import shrink, write
+from tests.fuzz.families.cases import VARIANTS, family_case
 from tests.fuzz.judge import Judge, Outcome, Verdict
 
 
@@ -25,7 +26,8 @@ from tests.fuzz.judge import Judge, Outcome, Verdict
 class Finding:
     """One kind of failure: the case that showed it first, shrunk, and how often it was met."""
 
-    index: int
+    number: str
+    """As ``--replay`` takes it: the case's number, after its family where it is of one."""
     case: Case
     verdict: Verdict
     path: pathlib.Path | None = None
@@ -38,6 +40,8 @@ class Report:
 
     seed: int
     outcomes: Counter[str] = field(default_factory=Counter)
+    families: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """By family and outcome."""
     reasons: dict[Outcome, Counter[str]] = field(default_factory=lambda: {o: Counter() for o in Outcome})
     """What decided, and how often."""
     operators: Counter[str] = field(default_factory=Counter)
@@ -48,8 +52,9 @@ class Report:
     def cases(self) -> int:
         return sum(self.outcomes.values())
 
-    def add(self, case: Case, verdict: Verdict) -> None:
+    def add(self, case: Case, verdict: Verdict, family: str = "") -> None:
         self.outcomes[verdict.outcome.value] += 1
+        self.families[family, verdict.outcome.value] += 1
         self.operators.update(set(case.operators))
         own = "own reference agrees" if verdict.outcome is Outcome.NO_ORACLE else "each result alone"
         self.reasons[verdict.outcome][verdict.kind or own] += 1
@@ -66,8 +71,20 @@ class Plan:
     jobs: int = 1
     levels: Sequence[int] = generate.LEVELS
     only: Sequence[str] = ()
+    families: Sequence[str] = ()
+    """In turns; single operators where there are none."""
+    alone: bool = False
+    """Without peers."""
     output: pathlib.Path | None = None
     shrink_seconds: float = 120.0
+
+    def case(self, index: int) -> tuple[str, str, Case]:
+        """The family, the number as ``--replay`` takes it, and the case."""
+        if not self.families:
+            return "", str(index), generate.case(self.seed, index, self.levels, self.only)
+        turn, place = divmod(index, len(self.families))
+        family = self.families[place]
+        return family, f"{family}:{turn}", family_case(family, self.seed, turn, self.levels)
 
 
 Watcher = Callable[[Report, "Finding | None"], None]
@@ -114,7 +131,7 @@ class _Campaign:
             yield index
 
     def work(self) -> None:
-        judge = Judge()
+        judge = Judge(alone=self.plan.alone)
         try:
             while True:
                 with self._lock:
@@ -128,11 +145,11 @@ class _Campaign:
             judge.close()
 
     def _one(self, judge: Judge, index: int) -> None:
-        case = generate.case(self.plan.seed, index, self.plan.levels, self.plan.only)
+        family, number, case = self.plan.case(index)
         verdict = judge.verdict(case)
-        finding = self._finding(judge, index, case, verdict) if verdict.failed else None
+        finding = self._finding(judge, number, case, verdict) if verdict.failed else None
         with self._lock:
-            self.report.add(case, verdict)
+            self.report.add(case, verdict, family)
             self.report.seconds = time.monotonic() - self._start
             self.watch(self.report, finding)
 
@@ -143,7 +160,7 @@ class _Campaign:
                 self.report.findings[key].count += 1
             return key in self.report.findings
 
-    def _finding(self, judge: Judge, index: int, case: Case, verdict: Verdict) -> Finding | None:
+    def _finding(self, judge: Judge, number: str, case: Case, verdict: Verdict) -> Finding | None:
         """The failure, shrunk and written; ``None`` where its like was found before."""
         if self._is_known(verdict.signature):
             return None
@@ -153,12 +170,12 @@ class _Campaign:
             key = (*key, *sorted(set(small.operators)))
         if self._is_known(key):
             return None
-        finding = Finding(index, small, verdict)
+        finding = Finding(number, small, verdict)
         with self._lock:
             self.report.findings[key] = finding
         if self.plan.output is not None:
             expected, message = judge.expected(small), f"{verdict.kind}: {verdict.message}\n\n{verdict.detail}"
-            finding.path = write(small, expected, self.plan.seed, index, message, self.plan.output)
+            finding.path = write(small, expected, self.plan.seed, number, message, self.plan.output)
         return finding
 
 
@@ -175,6 +192,13 @@ stderr = Console(stderr=True, highlight=False)
 @click.option("--levels", default="", metavar="0,1,2,3", help="Optimization levels to draw from.  [default: all]")
 @click.option("--only", default="", metavar="OP,OP", help="Operators to build graphs of.  [default: all]")
 @click.option(
+    "--families",
+    default="",
+    metavar="cnn,open",
+    help=f"Networks in place of single operators, in turns: {', '.join(VARIANTS)}, or all.",
+)
+@click.option("--metamorphic", is_flag=True, help="Ask no peer: level 0, and the model in float64, say what is right.")
+@click.option(
     "--output",
     type=click.Path(file_okay=False, path_type=pathlib.Path),
     help="Folder for a test file and a model for each kind of failure.",
@@ -182,7 +206,7 @@ stderr = Console(stderr=True, highlight=False)
 @click.option(
     "--shrink-seconds", default=120.0, show_default=True, help="Time to make one failure smaller; 0 not at all."
 )
-@click.option("--replay", metavar="SEED:INDEX", help="Judge one case again and print it; no other option is needed.")
+@click.option("--replay", metavar="SEED:INDEX", help="Judge a case again and print it; or SEED:FAMILY:INDEX.")
 def main(
     seconds: float | None,
     cases: int | None,
@@ -191,6 +215,8 @@ def main(
     jobs: int,
     levels: str,
     only: str,
+    families: str,
+    metamorphic: bool,
     output: pathlib.Path | None,
     shrink_seconds: float,
     replay: str | None,
@@ -210,15 +236,19 @@ def main(
     Examples:
       python -m tests.fuzz --seconds 600 --seed 7 --jobs 2 --output found
       python -m tests.fuzz --cases 200 --only Conv,Relu,Add --levels 3
+      python -m tests.fuzz --families all --seconds 3600 --seed 7
       python -m tests.fuzz --replay 7:1234
     """
     chosen = tuple(_levels(levels)) or generate.LEVELS
     if replay:
-        sys.exit(_replay(replay, chosen, _operators(only)))
+        sys.exit(_replay(replay, chosen, _operators(only), metamorphic))
     seconds = 60.0 if seconds is None and cases is None else seconds
-    plan = Plan(seed, first, cases, seconds, jobs, chosen, _operators(only), output, shrink_seconds)
+    drawn = tuple(VARIANTS) if families == "all" else _names(families, VARIANTS, "--families")
+    plan = Plan(seed, first, cases, seconds, jobs, chosen, _operators(only), drawn, metamorphic, output, shrink_seconds)
     report = _watched(plan)
     stdout.print(summary(report))
+    if drawn:
+        stdout.print(by_family(report))
     sys.exit(1 if report.findings else 0)
 
 
@@ -230,10 +260,14 @@ def _levels(text: str) -> list[int]:
 
 
 def _operators(text: str) -> list[str]:
+    return _names(text, GENERATORS, "--only")
+
+
+def _names(text: str, known: Collection[str], option: str) -> list[str]:
     found = [name.strip() for name in text.split(",") if name.strip()]
-    unknown = sorted(set(found) - set(GENERATORS))
+    unknown = sorted(set(found) - set(known))
     if unknown:
-        raise click.BadParameter(f"no generator for {', '.join(unknown)}", param_hint="--only")
+        raise click.BadParameter(f"no generator for {', '.join(unknown)}", param_hint=option)
     return found
 
 
@@ -261,7 +295,7 @@ def _described(seed: int, finding: Finding) -> str:
     verdict, config = finding.verdict, finding.case.config
     where = f" -> {finding.path}" if finding.path else ""
     operators = ", ".join(finding.case.operators)
-    return f"{seed}:{finding.index} {verdict.kind}: {verdict.message}\n    {operators}; {config}{where}"
+    return f"{seed}:{finding.number} {verdict.kind}: {verdict.message}\n    {operators}; {config}{where}"
 
 
 def summary(report: Report) -> Table:
@@ -278,12 +312,23 @@ def summary(report: Report) -> Table:
     return table
 
 
-def _replay(text: str, levels: tuple[int, ...], only: list[str]) -> int:
-    seed, _, index = text.partition(":")
+def by_family(report: Report) -> Table:
+    """One row a family, with how often each outcome was met."""
+    shown = [o for o in Outcome if report.outcomes[o.value]]
+    table = Table("family", "graphs", *(o.value for o in shown))
+    for family in dict.fromkeys(name for name, _ in report.families):
+        counts = [report.families[family, o.value] for o in shown]
+        table.add_row(family, str(sum(counts)), *map(str, counts))
+    return table
+
+
+def _replay(text: str, levels: tuple[int, ...], only: list[str], alone: bool) -> int:
+    seed, *family, index = text.split(":")
     if not (seed.lstrip("-").isdigit() and index.isdigit()):
         raise click.BadParameter(f"{text!r} is not SEED:INDEX", param_hint="--replay")
-    case = generate.case(int(seed), int(index), levels, only)
-    judge = Judge()
+    plan = Plan(int(seed), levels=levels, only=only, families=_names(",".join(family), VARIANTS, "--replay"))
+    _, _, case = plan.case(int(index))
+    judge = Judge(alone=alone)
     verdict = judge.verdict(case)
     judge.close()
     for node in case.nodes:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
@@ -153,3 +154,20 @@ def tensor(array: np.ndarray, name: str) -> onnx.TensorProto:
 
 def attributes(node: onnx.NodeProto) -> dict[str, Any]:
     return {a.name: helper.get_attribute_value(a) for a in node.attribute}
+
+
+def is_float(array: np.ndarray) -> bool:
+    return array.dtype.kind == "f" or array.dtype.name == "bfloat16"
+
+
+def plain(array: np.ndarray) -> np.ndarray:
+    """bfloat16, which numpy does not count among floats, in float32."""
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def eps_of(dtype: np.dtype[Any]) -> float:
+    return float(ml_dtypes.finfo(dtype).eps)
+
+
+def tiny_of(dtype: np.dtype[Any]) -> float:
+    return float(ml_dtypes.finfo(dtype).tiny)

@@ -200,7 +200,7 @@ def _renamed(case: Case, names: dict[str, str]) -> Case:
 _LITERAL = 64
 """Arrays of more elements are written as bytes."""
 
-_TEMPLATE = '''"""Found by tests.fuzz (--replay {seed}:{index}), then shrunk.
+_TEMPLATE = '''"""Found by tests.fuzz (--replay {seed}:{number}), then shrunk.
 
 {message}
 """
@@ -230,7 +230,7 @@ def model() -> onnx.ModelProto:
     return onnx.load_from_string(base64.b64decode(MODEL))
 
 
-def test_fuzz_{seed}_{index}(tmp_path) -> None:
+def test_fuzz_{seed}_{name}(tmp_path) -> None:
 {run}
     for feeds, expected in zip(FEEDS, EXPECTED, strict=True):
         for found, want in zip(run(feeds), expected or [], strict=False):
@@ -244,17 +244,18 @@ def write(
     case: Case,
     expected: Sequence[Sequence[np.ndarray] | None],
     seed: int,
-    index: int,
+    number: str,
     message: str,
     folder: pathlib.Path,
 ) -> pathlib.Path:
     """Writes ``test_fuzz_SEED_INDEX.py`` and the model beside it; returns the test's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"test_fuzz_{seed}_{index}.py"
+    path = folder / f"test_fuzz_{seed}_{number.replace(':', '_')}.py"
     shown = case.replace(constants={n: a for n, a in case.constants.items() if a.size <= _LITERAL})
     text = _TEMPLATE.format(
         seed=seed,
-        index=index,
+        number=number,
+        name=number.replace(":", "_"),
         message=_quoted(f"{message}\n\n{onnx.printer.to_text(shown.model())}"),
         model=base64.b64encode(case.model().SerializeToString()).decode(),
         feeds="[" + ", ".join(_dictionary(feeds) for feeds in case.feeds) + "]",

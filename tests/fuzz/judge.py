@@ -3,25 +3,26 @@ are exceeded, from the case's condition."""
 
 import enum
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tests.fuzz import peers, subject
-from tests.fuzz.case import Arrays, Case, pruned
+from tests.fuzz.case import Arrays, Case, Config, is_float, plain, pruned
 from tests.fuzz.freedom import REFUSALS, SINGLE, Freedom
 from tests.fuzz.peers import Declines, Question
 from tests.fuzz.subject import Raised, Refused, Task
+from tests.fuzz.widened import widened, widened_feed
 from tests.fuzz.worker import Crash, Hang, Worker
 
-TOLERANCE = {"float16": (4e-3, 5e-4), "float32": (1e-5, 1e-6), "float64": (1e-9, 1e-10)}
+TOLERANCE = {"bfloat16": (3e-2, 4e-3), "float16": (4e-3, 5e-4), "float32": (1e-5, 1e-6), "float64": (1e-9, 1e-10)}
 """Relative to the element, and to the largest element: roundings of some nodes, and of a sum of some hundred terms.
-What lies further off is measured by the case's condition."""
+What lies further off is measured by how far the graph's own rounding moves it."""
 CONDITION = 10.0
-"""How many times further than the perturbed evaluations a result may lie: there are few of them, and peers round
-inside of nodes, too."""
+"""How many times further than the moved evaluations a result may lie: there are few of them, and a sum rounds as often
+as it has terms."""
 
 
 def difference(mine: Sequence[np.ndarray], theirs: Sequence[np.ndarray]) -> str | None:
@@ -56,14 +57,27 @@ def near(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Elements that are equal, or finite and within the dtype's tolerance; none where the types differ."""
     if _type_difference(a, b):
         return np.zeros(a.shape, bool)
-    if a.dtype.kind != "f":
+    if not is_float(a):
         return np.asarray(a == b)
     rtol, atol = TOLERANCE[a.dtype.name]
+    a, b = plain(a), plain(b)
     with np.errstate(all="ignore"):
         wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
         bound = rtol * np.abs(wide_b) + atol * _largest(wide_b) + _subnormal(a.dtype)
         close = np.isfinite(wide_b) & (np.abs(wide_a - wide_b) <= bound)
         return np.asarray((a == b) | close | (np.isnan(a) & np.isnan(b)))
+
+
+def _as_near(mine: np.ndarray, plainly: np.ndarray, exact: np.ndarray | None) -> np.ndarray:
+    """Floats that lie about as near to the exact result as an evaluation without rewrites does: no further than twice
+    its distance there, or than is usual for the whole result."""
+    if exact is None or exact.shape != mine.shape or plainly.shape != mine.shape or not is_float(mine):
+        return np.zeros(mine.shape, bool)
+    with np.errstate(all="ignore"):
+        wide, others = plain(mine).astype(np.float64), plain(plainly).astype(np.float64)
+        distance = np.abs(others - exact)
+        usual = float(np.median(distance[np.isfinite(distance)])) if np.isfinite(distance).any() else 0.0
+        return np.asarray((np.abs(wide - exact) <= 2 * distance + usual) & np.isfinite(wide) & np.isfinite(others))
 
 
 def _subnormal(dtype: np.dtype[Any]) -> float:
@@ -78,34 +92,30 @@ def _largest(a: np.ndarray) -> float:
     return float(usual.max(initial=0.0))
 
 
-def coarsest(arrays: Iterable[np.ndarray], single: bool) -> str:
-    """The float dtype of fewest digits in a graph, which its results can be right to; ``single``: not more than
-    those of float32."""
-    found = {a.dtype.name for a in arrays} | ({"float32"} if single else set())
-    return next((name for name in TOLERANCE if name in found), "float64")
+def within_condition(a: np.ndarray, evaluations: Sequence[np.ndarray], digits: str = "") -> np.ndarray:
+    """Elements that lie as near to an evaluation as the graph's own roundings move it, in some factor.
 
-
-def within_condition(a: np.ndarray, evaluations: Sequence[np.ndarray], digits: str) -> np.ndarray:
-    """Elements that lie as near to the evaluation in double as roundings of the inputs alone move it.
-
-    ``digits`` is the graph's :func:`coarsest` dtype.
-    ``evaluations`` are that in double, and those with perturbed inputs.  Where these disagree about a shape, or what
-    is finite, the case is on an edge, and any result is.
+    ``digits``: the dtype whose digits the result has, where these are fewer than its own.
+    ``evaluations`` are that of the graph as it is, and those with its roundings moved.  Where these disagree about a
+    shape, or what is finite, the case is on an edge, and any result is.
     """
-    exact, *perturbed = (np.asarray(e) for e in evaluations)
+    exact, *perturbed = (plain(np.asarray(e)) for e in evaluations)
     if any(p.shape != exact.shape for p in perturbed):
         return np.ones(a.shape, bool)
-    return _within(a, exact, np.stack(perturbed), digits) if a.shape == exact.shape else np.zeros(a.shape, bool)
+    if a.shape != exact.shape or not perturbed:
+        return np.zeros(a.shape, bool)
+    tolerance = TOLERANCE.get(digits or a.dtype.name, (0.0, 0.0))
+    return _within(plain(a), exact, np.stack(perturbed), tolerance)
 
 
-def _within(a: np.ndarray, exact: np.ndarray, perturbed: np.ndarray, digits: str) -> np.ndarray:
+def _within(a: np.ndarray, exact: np.ndarray, perturbed: np.ndarray, tolerance: tuple[float, float]) -> np.ndarray:
     edge = np.any(np.isfinite(perturbed) != np.isfinite(exact), axis=0)
     if a.dtype.kind == "b":
         return np.asarray((a == exact) | np.any(perturbed != exact, axis=0))
     if a.dtype.kind != "f":
         return np.asarray(_between(a, exact, perturbed) | edge)
     with np.errstate(all="ignore"):
-        rtol, atol = max(TOLERANCE[a.dtype.name], TOLERANCE[digits])
+        rtol, atol = tolerance
         bound = _clipped(exact, a.dtype)
         moved = np.max(np.abs(_clipped(perturbed, a.dtype) - bound), axis=0)
         slack = rtol * np.abs(bound) + atol * _largest(bound) + CONDITION * moved
@@ -165,10 +175,13 @@ class Verdict:
 
 
 class Judge:
-    """Two workers, minitvm's and its peers', and what they say of a case."""
+    """Two workers, minitvm's and its peers', and what they say of a case.
 
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self.seconds = seconds
+    ``alone``: no peer is asked; what is right is said by the same model at level 0, and by it in float64.
+    """
+
+    def __init__(self, seconds: float = SECONDS, alone: bool = False) -> None:
+        self.seconds, self.alone = seconds, alone
         self._subject = Worker(subject.perform)
         self._peers = Worker(peers.answer)
 
@@ -185,6 +198,9 @@ class Judge:
         raised = next((f for f in found if isinstance(f, Raised)), None)
         if raised is not None:
             return Verdict(Outcome.FAILED, "exception", f"{raised.kind}: {raised.message}", raised.trace)
+        if self.alone:
+            verdicts = [self._by_itself(case, i, mine) for i, mine in enumerate(found)]
+            return max(verdicts, key=lambda v: _SEVERITY[v.outcome])
         verdicts = [self._of_feed(case, model, i, mine) for i, mine in enumerate(found)]
         if case.config.reference:
             verdicts.append(self._of_reference(case, model))
@@ -215,6 +231,29 @@ class Judge:
         """A peer's answer; one that crashes or hangs declines."""
         found = self._peers.ask(Question(peer, model, [feeds], **about), self.seconds)
         return Declines(f"{peer}: {found}") if isinstance(found, (Crash, Hang)) else found[0]
+
+    def _by_itself(self, case: Case, index: int, mine: Any) -> Verdict:
+        """Against the same model at level 0, and by that model's distance from itself in float64."""
+        model = case.model()
+        task = Task(model.SerializeToString(), [case.feeds[index]], Config())
+        wide = Task(widened(model).SerializeToString(), [widened_feed(case.feeds[index])], Config())
+        plainly, doubles = (found[0] if isinstance(found := self._perform(t), list) else found for t in (task, wide))
+        if isinstance(mine, Refused):
+            return Verdict(Outcome.NO_ORACLE, mine.kind) if isinstance(plainly, Refused) else refusal(mine)
+        if not isinstance(plainly, list):
+            return Verdict(Outcome.FAILED, "refusal", f"level 0: {plainly}")
+        what = difference(mine, plainly)
+        if what is None:
+            return Verdict(Outcome.AGREED, "level 0")
+        moved, count = self._ask("own of minitvm", task.model, case.feeds[index]), len(mine)
+        if not isinstance(moved, Declines):
+            how, fine = "own rounding", [within_condition(mine[i], [r[i] for r in moved]) for i in range(count)]
+        else:
+            exact = doubles if isinstance(doubles, list) else [None] * count
+            how, fine = "float64", [_as_near(*each) for each in zip(mine, plainly, exact, strict=True)]
+        if all((f | near(*pair)).all() for f, *pair in zip(fine, mine, plainly, strict=True)):
+            return Verdict(Outcome.AGREED, how)
+        return Verdict(Outcome.FAILED, "difference", f"{what} (feed {index}, level 0)")
 
     def _of_reference(self, case: Case, model: bytes) -> Verdict:
         """minitvm's own reference against the peers."""
@@ -276,7 +315,7 @@ class Judge:
             return Verdict(Outcome.NO_ORACLE)
         fine = self._explained(case, model, mine, answers)
         if fine.all():
-            return Verdict(Outcome.AGREED, "double")
+            return Verdict(Outcome.AGREED, "own rounding")
         answered = tuple(n for n, a in zip(PEERS, said, strict=True) if not isinstance(a, Declines))
         for base in ("freedom", "freedom of onnx"):
             freedom = self._ask(base, model, case.feeds[0], answered=answered)
@@ -289,14 +328,16 @@ class Judge:
         return Verdict(Outcome.FAILED, "difference", why, detail)
 
     def _explained(self, case: Case, model: bytes, mine: np.ndarray, answers: Sequence[Any]) -> np.ndarray:
-        """Elements that agree with a peer, or with an evaluation in double."""
+        """Elements that agree with a peer, or lie where the graph's own roundings move them."""
         fine = np.any([np.zeros(mine.shape, bool), *(near(mine, theirs[0]) for theirs in answers)], axis=0)
-        known = {**case.constants, **case.feeds[0], **self.inside(case)}
-        digits = coarsest(known.values(), bool(set(case.operators) & set(SINGLE)))
-        doubles = self._ask("double", model, case.feeds[0], digits=digits)
-        if isinstance(doubles, Declines):
+        if fine.all():
             return np.asarray(fine)
-        return np.asarray(fine | within_condition(mine, [d[0] for d in doubles], digits))
+        digits = "float32" if mine.dtype == np.float64 and set(case.operators) & set(SINGLE) else ""
+        for who in ("own", "own of onnx"):
+            found = self._ask(who, model, case.feeds[0])
+            if not isinstance(found, Declines):
+                fine = fine | within_condition(mine, [results[0] for results in found], digits)
+        return np.asarray(fine)
 
     def _is_own_reference(self, case: Case, model: bytes, mine: np.ndarray) -> bool:
         """True, too, where the reference has no answer."""

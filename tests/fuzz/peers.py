@@ -1,32 +1,26 @@
 """The independent oracles, in a process of their own: ONNX Runtime, and ONNX's reference evaluator."""
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import onnx
 
+from minitvm.frontend import from_onnx
+from minitvm.ir.evaluate import evaluate
 from tests.fuzz import open_attention, open_ends  # noqa: F401  (register the rules)
 from tests.fuzz.case import Arrays, value_info
 from tests.fuzz.freedom import freedom
-from tests.fuzz.walk import Array, Results, Seen, by_onnxruntime, by_reference, constants, session, walk
-
-PERTURBED = 16
-"""Evaluations in double with inputs that are one rounding away."""
-Way = Callable[[tuple[int, ...]], np.ndarray]
-"""How far, of one rounding, each element of some shape moves: -1 to 1."""
-
-_FLOATS = (onnx.TensorProto.FLOAT, onnx.TensorProto.FLOAT16)
-_DTYPES = ("to", "dtype", "output_datatype")
-_RESIZING = ("Resize", "Upsample")
-"""Their scales are sizes: these stay as they are."""
+from tests.fuzz.own import narrowly, own
+from tests.fuzz.walk import Array, Results, alone, by_onnxruntime, by_reference, session, walk
 
 
 @dataclass(frozen=True)
 class Question:
-    """``peer`` is ``onnxruntime``, ``onnx``, ``double``, ``inside`` (every value of the graph by name), ``freedom``
+    """``peer`` is ``onnxruntime``, ``onnx``, ``own``, ``own of onnx`` or ``own of minitvm`` (how far its own
+    roundings move a graph, by whom it is evaluated), ``inside`` (every value of the graph by name), ``freedom``
     or ``freedom of onnx`` (the elements that ONNX leaves open, seen from either peer's results)."""
 
     peer: str
@@ -34,8 +28,6 @@ class Question:
     feeds: list[Arrays]
     answered: tuple[str, ...] = ()
     """For ``freedom``: the peers whose answers are there."""
-    digits: str = "float32"
-    """For ``double``: the dtype of fewest digits inside, whose roundings move every value."""
 
 
 @dataclass(frozen=True)
@@ -60,8 +52,8 @@ class Declines:
 
 
 def answer(question: Question) -> list[Any]:
-    """For each feed the results, or :class:`Declines`.  ``double`` gives, for each feed, a list of results: the
-    graph in double, and again with inputs perturbed."""
+    """For each feed the results, or :class:`Declines`.  ``own`` gives, for each feed, a list of results: the
+    graph as it is, and again with its roundings moved."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         return [_attempt(question, feeds) for feeds in question.feeds]
@@ -78,6 +70,14 @@ def _results(model: onnx.ModelProto, values: Arrays) -> Results:
     return [values[v.name] for v in model.graph.output]
 
 
+def _by_minitvm(node: onnx.NodeProto, operands: Sequence[Array | None], opset: int) -> Results:
+    """By minitvm's reference: where no peer is asked."""
+    feeds = {n: a for n, a in zip(node.input, operands, strict=False) if n and a is not None}
+    module, params = from_onnx(alone(node, feeds, opset), {n: a.shape for n, a in feeds.items()})
+    found = evaluate(module, *feeds.values(), *params.values())
+    return list(found) if isinstance(found, tuple) else [found]
+
+
 def _onnx(model: onnx.ModelProto, feeds: Arrays) -> Results:
     """It takes models that are none, too: these are left to ONNX's shape inference."""
     fixed = onnx.ModelProto()
@@ -85,63 +85,16 @@ def _onnx(model: onnx.ModelProto, feeds: Arrays) -> Results:
     for value in fixed.graph.input:
         value.CopyFrom(value_info(value.name, feeds[value.name].dtype.name, feeds[value.name].shape))
     onnx.shape_inference.infer_shapes(fixed, check_type=True, strict_mode=True, data_prop=True)
-    return _results(model, walk(model, feeds))
-
-
-def _double(model: onnx.ModelProto, feeds: Arrays, digits: str) -> list[Results]:
-    """The graph in double precision: once as it is, then with every float moved by up to one rounding of its dtype,
-    and every value inside by one of the coarsest."""
-    given = {**constants(model.graph), **feeds}
-    sizes = {n for node in model.graph.node if node.op_type in _RESIZING for n in node.input[1:]}
-    rounding = float(np.finfo(digits).eps) / 2
-
-    def evaluation(way: Way) -> Results:
-        def each(seen: Seen) -> Sequence[Array]:
-            still = seen.node.op_type == "Constant" and sizes.intersection(seen.node.output)
-            return [_moved(a, 0.0 if still else rounding, way) for a in seen.results]
-
-        wide = {n: _moved(a, 0.0 if n in sizes else _rounding(a), way) for n, a in given.items()}
-        return _results(model, walk(model, wide, _in_double, each))
-
-    return [evaluation(way) for way in _ways()]
-
-
-def _rounding(array: Array) -> float:
-    return float(np.finfo(array.dtype).eps) if array.dtype.kind == "f" else 0.0
-
-
-def _moved(array: Array, rounding: float, way: Way) -> Array:
-    """Floats in double, moved by some part of a rounding."""
-    return array.astype(np.float64) * (1 + rounding * way(array.shape)) if array.dtype.kind == "f" else array
-
-
-def _ways() -> Iterator[Way]:
-    """As it is; all up, all down (what has saturated moves over its edge), and each as chance has it."""
-    yield np.zeros
-    yield np.ones
-    yield lambda shape: -np.ones(shape)
-    for seed in range(PERTURBED - 2):
-        rng = np.random.default_rng(seed)
-        yield lambda shape, rng=rng: rng.uniform(-1, 1, shape)  # type: ignore[misc]
-
-
-def _in_double(node: onnx.NodeProto, operands: Sequence[Array | None], opset: int) -> Results:
-    """By the reference, with float32 and float16 replaced by float64 where the node names a dtype."""
-    if any(a.name in _DTYPES and a.i in _FLOATS for a in node.attribute):
-        wide = onnx.NodeProto()
-        wide.CopyFrom(node)
-        node = wide
-        for attribute in node.attribute:
-            if attribute.name in _DTYPES and attribute.i in _FLOATS:
-                attribute.i = onnx.TensorProto.DOUBLE
-    return by_reference(node, operands, opset)
+    return _results(model, walk(model, feeds, narrowly(by_reference)))
 
 
 _PEERS: dict[str, Callable[[Question, onnx.ModelProto, Arrays], Any]] = {
     "onnxruntime": lambda q, model, feeds: [np.asarray(r) for r in session(q.model).run(None, feeds)],
     "onnx": lambda q, model, feeds: _onnx(model, feeds),
-    "double": lambda q, model, feeds: _double(model, feeds, q.digits),
-    "inside": lambda q, model, feeds: walk(model, feeds, by_onnxruntime),
+    "inside": lambda q, model, feeds: walk(model, feeds, narrowly(by_onnxruntime)),
+    "own": lambda q, model, feeds: own(model, feeds, narrowly(by_onnxruntime)),
+    "own of onnx": lambda q, model, feeds: own(model, feeds, narrowly(by_reference)),
+    "own of minitvm": lambda q, model, feeds: own(model, feeds, _by_minitvm),
     "freedom": lambda q, model, feeds: freedom(model, feeds, by_onnxruntime, q.answered),
     "freedom of onnx": lambda q, model, feeds: freedom(model, feeds, by_reference, q.answered),
 }

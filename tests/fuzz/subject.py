@@ -1,5 +1,6 @@
 """minitvm under test, in a process of its own."""
 
+import contextlib
 import os
 import pathlib
 import tempfile
@@ -18,6 +19,7 @@ from minitvm.ir.evaluate import evaluate
 from minitvm.runtime import instance
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
+from simulated_gpu.device import simulated_target
 from tests.fuzz.case import Arrays, Config
 
 Results = list[np.ndarray]
@@ -31,6 +33,10 @@ class Task:
     feeds: list[Arrays]
     config: Config
     reference: bool = False
+
+    @property
+    def is_simulated(self) -> bool:
+        return self.config.target.startswith("simulated")
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,7 @@ def perform(task: Task) -> list[Any]:
     os.environ["MINITVM_CACHE_DIR"] = ""
     os.environ["MINITVM_POISON"] = str(int(task.config.poison))
     os.environ["MINITVM_VERIFY"] = str(int(task.config.verify))
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), simulated_target() if task.is_simulated else contextlib.nullcontext():
         warnings.simplefilter("ignore")
         try:
             run = _reference(task) if task.reference else _WAYS[task.config.way](task)

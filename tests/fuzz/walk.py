@@ -6,6 +6,7 @@ it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,7 @@ class NoAnswer(Exception):
 def by_reference(node: onnx.NodeProto, operands: Sequence[Array | None], opset: int) -> Results:
     """By ONNX's reference evaluator, some operators of which are written anew."""
     feeds = _feeds(node, operands)
-    run: Any = evaluator(onnx.load_from_string(_alone(node, feeds, opset))).run
+    run: Any = evaluator(onnx.load_from_string(alone(node, feeds, opset))).run
     return [np.asarray(value) for value in run(None, feeds)]
 
 
@@ -73,7 +74,7 @@ def by_onnxruntime(node: onnx.NodeProto, operands: Sequence[Array | None], opset
     if any(a.size == 0 for a in feeds.values()):
         return by_reference(node, operands, opset)
     try:
-        return [np.asarray(r) for r in session(_alone(node, feeds, opset)).run(None, feeds)]
+        return [np.asarray(r) for r in _kept_session(alone(node, feeds, opset)).run(None, feeds)]
     except Exception:  # any: it may fail in all ways
         return by_reference(node, operands, opset)
 
@@ -88,11 +89,17 @@ def session(model: bytes) -> Any:
     return ort.InferenceSession(model, settings, providers=["CPUExecutionProvider"])
 
 
+@lru_cache(maxsize=256)
+def _kept_session(model: bytes) -> Any:
+    """A graph is walked some times over."""
+    return session(model)
+
+
 def _feeds(node: onnx.NodeProto, operands: Sequence[Array | None]) -> Arrays:
     return {n: a for n, a in zip(node.input, operands, strict=False) if n and a is not None}
 
 
-def _alone(node: onnx.NodeProto, feeds: Arrays, opset: int) -> bytes:
+def alone(node: onnx.NodeProto, feeds: Arrays, opset: int) -> bytes:
     """A model of one node; outputs have the types that are found."""
     inputs = [value_info(name, a.dtype.name, a.shape) for name, a in feeds.items()]
     graph = helper.make_graph([node], "one", inputs, [onnx.ValueInfoProto(name=n) for n in node.output if n])
@@ -151,8 +158,8 @@ class _Walk:
         return [*states, *_stacked(rows, body.output[1 + len(states) :])]
 
     def _scan(self, x: Sequence[Any], given: dict[str, Any], values: Arrays) -> Results:
-        if set(given) - {"body", "num_scan_inputs", "scan_input_directions"}:
-            raise NotImplementedError("scans along other axes, and outputs in other directions")
+        if set(given) - {"body", "num_scan_inputs", "scan_input_directions", "scan_output_directions"}:
+            raise NotImplementedError("scans along other axes")
         first = len(x) - given["num_scan_inputs"]
         states, body, rows = list(x[:first]), given["body"], list[Results]()
         backward = given.get("scan_input_directions", [0] * len(x))
@@ -161,7 +168,9 @@ class _Walk:
             found = self._body(body, [*states, *map(np.asarray, taken)], values)
             states = found[:first]
             rows.append(found[first:])
-        return [*states, *_stacked(rows, body.output[first:])]
+        stacked = _stacked(rows, body.output[first:])
+        turned = given.get("scan_output_directions", [0] * len(stacked))
+        return [*states, *(a[::-1] if back else a for a, back in zip(stacked, turned, strict=True))]
 
 
 def _stacked(rows: Sequence[Results], results: Sequence[onnx.ValueInfoProto]) -> Results:

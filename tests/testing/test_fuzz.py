@@ -435,9 +435,9 @@ def test_a_written_case_is_a_test(way: str, tmp_path: pathlib.Path) -> None:
     case = _chain().replace(config=Config(2, 2, "llvm", way))
     x = np.full((5, 33), -0.5, "float32")
     expected = [np.zeros_like(x), x]
-    path = write(case, [expected, expected], 1, 2, 'a "message"', tmp_path)
+    path = write(case, [expected, expected], 1, "2", 'a "message"', tmp_path)
     runpy.run_path(str(path))["test_fuzz_1_2"](tmp_path)
-    wrong = write(case, [[x, x], expected], 1, 3, "wrong", tmp_path)
+    wrong = write(case, [[x, x], expected], 1, "3", "wrong", tmp_path)
     with pytest.raises(AssertionError):
         runpy.run_path(str(wrong))["test_fuzz_1_3"](tmp_path)
 

@@ -1,0 +1,96 @@
+"""How far a graph's own rounding moves its results: evaluated in its own dtypes, node by node, where what ONNX rounds in
+one way only stays as it is.
+
+A sum of two numbers has one right result in a dtype: whoever computes another has changed the graph.  A sum of many, an
+exponential or a normalization has not, and its operands and results move by one rounding.  Inputs do not: nobody may say
+that the numbers he was given were others.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import onnx
+
+from tests.fuzz.case import Arrays, eps_of, is_float, plain
+from tests.fuzz.walk import Array, Compute, NoAnswer, Results, walk
+
+PERTURBED = 16
+"""Evaluations that are one rounding away."""
+Way = Callable[[tuple[int, ...]], np.ndarray]
+"""How far, of one rounding, each element of some shape moves: -1 to 1."""
+
+_ROUNDED_ONCE = "Add Sub Abs Neg Sqrt Floor Ceil Round Sign Sum Relu LeakyRelu PRelu Max Min Clip Mod Reciprocal"
+_DECIDED = "Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf ArgMax ArgMin TopK NonZero MaxPool GlobalMaxPool"
+_MOVED = """Cast CastLike Concat Slice Split Gather GatherElements GatherND Reshape Transpose Squeeze Unsqueeze Flatten
+Pad Tile Expand Identity Constant ConstantOfShape Where Dropout DepthToSpace SpaceToDepth OneHot Trilu EyeLike Compress
+ReverseSequence Unique ReduceMax ReduceMin Shape Size QuantizeLinear DequantizeLinear ThresholdedRelu Shrink
+NonMaxSuppression ScatterElements ScatterND Scatter SequenceConstruct SequenceAt Range"""
+DECIDED = frozenset(f"{_ROUNDED_ONCE} {_DECIDED} {_MOVED}".split())
+"""Operators with one right result."""
+SCALES = frozenset(("Mul", "Div"))
+"""Their results move, as constants may be multiplied first: by a rounding of the result, and of nothing larger."""
+_SIZES = frozenset(("Resize", "Upsample"))
+"""Only their first operand is of numbers."""
+
+
+def own(model: onnx.ModelProto, feeds: Arrays, compute: Compute) -> list[Results]:
+    """The results as they are, and with the graph's roundings moved; those that have an answer."""
+    names = [v.name for v in model.graph.output]
+    found = []
+    for way in ways():
+        try:
+            values = walk(model, feeds, _moving(compute, way))
+        except NoAnswer:
+            if not found:
+                raise
+            continue
+        found.append([values[name] for name in names])
+    return found
+
+
+def ways() -> Iterator[Way]:
+    """As it is; all up, all down (what has saturated moves over its edge), and each as chance has it."""
+    yield np.zeros
+    yield np.ones
+    yield lambda shape: -np.ones(shape)
+    for seed in range(PERTURBED - 2):
+        rng = np.random.default_rng(seed)
+        yield lambda shape, rng=rng: rng.uniform(-1, 1, shape)  # type: ignore[misc]
+
+
+def _moving(compute: Compute, way: Way) -> Compute:
+    def moved(node: onnx.NodeProto, operands: Sequence[Array | None], opset: int) -> Results:
+        if node.op_type in DECIDED:
+            return compute(node, operands, opset)
+        taken = list(operands)
+        if node.op_type not in SCALES:
+            last = 1 if node.op_type in _SIZES else len(taken)
+            taken[:last] = [None if a is None else _moved(a, way) for a in taken[:last]]
+        return [_moved(a, way) for a in compute(node, taken, opset)]
+
+    return moved
+
+
+def _moved(array: Array, way: Way) -> Array:
+    if not is_float(array):
+        return array
+    wide = array.astype(np.float64) * (1 + eps_of(array.dtype) * way(array.shape))
+    return np.asarray(wide.astype(array.dtype))
+
+
+def narrowly(compute: Compute) -> Compute:
+    """Of bfloat16, which peers hardly compute with: in float32, and the results rounded."""
+
+    def narrow(node: onnx.NodeProto, operands: Sequence[Array | None], opset: int) -> Results:
+        short = {a.dtype for a in operands if a is not None and a.dtype.name == "bfloat16"}
+        to = next((a.i for a in node.attribute if a.name == "to"), None)
+        if node.op_type == "Cast" and to == onnx.TensorProto.BFLOAT16 and operands[0] is not None:
+            return [operands[0].astype("bfloat16")]
+        if not short:
+            return compute(node, operands, opset)
+        wide = [None if a is None else plain(a) for a in operands]
+        found = compute(node, wide, opset)
+        (dtype,) = short
+        return [a.astype(dtype) if a.dtype == np.float32 and to is None else a for a in found]
+
+    return narrow
