@@ -1,9 +1,9 @@
-"""How far a graph's own rounding moves its results: evaluated in its own dtypes, node by node, where what ONNX rounds in
-one way only stays as it is.
+"""How far a graph's own rounding moves its results: evaluated in its own dtypes, node by node, where what has one right
+rounding stays as it is.
 
 A sum of two numbers has one right result in a dtype: whoever computes another has changed the graph.  A sum of many, an
-exponential or a normalization has not, and its operands and results move by one rounding.  Inputs do not: nobody may say
-that the numbers he was given were others.
+exponential or a normalization has not, and its operands and results move by one rounding.  Inputs do not: nobody may
+say that the numbers he was given were others.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,5 +1,5 @@
-"""``Net``: a graph of a family under construction: ``draw.Draw`` with a builder's calls, and inputs that can be drawn again
-with other sizes."""
+"""``Net``: a graph of a family under construction: ``draw.Draw`` with a builder's calls, and inputs that can be drawn
+again with other sizes."""
 
 import math
 import random

@@ -53,7 +53,6 @@ _SIMPLE = "Relu Relu Relu LeakyRelu Elu Selu Celu Sigmoid HardSigmoid Tanh Softp
 ACTIVATIONS: list[Part] = [lambda n, x, op=op: n.at(op, x) for op in _SIMPLE.split()]  # type: ignore[misc]
 ACTIVATIONS += [_hard_swish, _gelu_erf, _gelu_half, _gelu_tanh, _swish, _mish, _prelu, _relu6]
 GELUS: list[Part] = [_gelu_erf, _gelu_half, _gelu_tanh, _swish]
-_NEVER_SHORT = {"Selu", "Celu", "HardSigmoid", "ThresholdedRelu", "Softsign"}
 
 
 def activation(n: Net, x: Value) -> Value:

@@ -1,4 +1,4 @@
-"""Quantized networks: QDQ and QLinear forms, odd scales and zero points, any axis, 4 to 16 bits, dynamic quantization."""
+"""Quantized networks: QDQ and QLinear forms, odd scales and zero points, any axis, 4 to 16 bits, dynamic ones."""
 
 from collections.abc import Callable
 
