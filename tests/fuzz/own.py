@@ -29,6 +29,11 @@ DECIDED = frozenset(f"{_ROUNDED_ONCE} {_DECIDED} {_MOVED}".split())
 """Operators with one right result."""
 SCALES = frozenset(("Mul", "Div"))
 """Their results move, as constants may be multiplied first: by a rounding of the result, and of nothing larger."""
+_INSIDE: dict[str, Callable[[Array], Array]] = {
+    **dict.fromkeys(("Gelu", "FastGelu", "QuickGelu", "BiasGelu", "Mish", "Swish"), np.abs),
+    **dict.fromkeys(("Elu", "Selu", "Celu", "Softplus", "Sigmoid", "Softsign", "HardSwish"), np.ones_like),
+}
+"""Operators that add up numbers inside, and how large these are: ``1 + erf(x)`` of a negative x is what they leave."""
 _SIZES = frozenset(("Resize", "Upsample"))
 """Only their first operand is of numbers."""
 
@@ -66,9 +71,16 @@ def _moving(compute: Compute, way: Way) -> Compute:
         if node.op_type not in SCALES:
             last = 1 if node.op_type in _SIZES else len(taken)
             taken[:last] = [None if a is None else _moved(a, way) for a in taken[:last]]
-        return [_moved(a, way) for a in compute(node, taken, opset)]
+        results = [_moved(a, way) for a in compute(node, taken, opset)]
+        inside, first = _INSIDE.get(node.op_type), operands[0] if operands else None
+        return results if inside is None or first is None else [_shifted(results[0], inside(first), way)]
 
     return moved
+
+
+def _shifted(array: Array, size: Array, way: Way) -> Array:
+    wide = array.astype(np.float64) + eps_of(array.dtype) * size.astype(np.float64) * way(array.shape)
+    return np.asarray(wide.astype(array.dtype))
 
 
 def _moved(array: Array, way: Way) -> Array:
