@@ -161,7 +161,9 @@ def _inside(a: Array, low: Array, high: Array) -> Array:
     if a.shape != low.shape:
         return np.asarray(low == -np.inf).all() & np.ones(a.shape, bool)
     wide = a.astype(np.float64)
-    return np.asarray((low < high) & (np.isinf(high - low) | ((low <= wide) & (wide <= high))))
+    with np.errstate(invalid="ignore"):  # both infinite
+        is_open = np.isinf(high - low)
+    return np.asarray((low < high) & (is_open | ((low <= wide) & (wide <= high))))
 
 
 def freedom(model: onnx.ModelProto, feeds: Arrays, compute: Compute, answered: Sequence[str] = ()) -> Freedom | None:

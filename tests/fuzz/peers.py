@@ -19,9 +19,10 @@ from tests.fuzz.walk import Array, Results, alone, by_onnxruntime, by_reference,
 
 @dataclass(frozen=True)
 class Question:
-    """``peer`` is ``onnxruntime``, ``onnx``, ``own``, ``own of onnx`` or ``own of minitvm`` (how far its own
-    roundings move a graph, by whom it is evaluated), ``inside`` (every value of the graph by name), ``freedom``
-    or ``freedom of onnx`` (the elements that ONNX leaves open, seen from either peer's results)."""
+    """``peer`` is ``onnxruntime``, ``onnx``, ``each node`` (alone, by ONNX Runtime), ``own``, ``own of onnx`` or
+    ``own of minitvm`` (how far its own roundings move a graph, by whom it is evaluated), ``inside`` (every value of
+    the graph by name), ``freedom`` or ``freedom of onnx`` (the elements that ONNX leaves open, seen from either peer's
+    results)."""
 
     peer: str
     model: bytes
@@ -91,6 +92,7 @@ def _onnx(model: onnx.ModelProto, feeds: Arrays) -> Results:
 _PEERS: dict[str, Callable[[Question, onnx.ModelProto, Arrays], Any]] = {
     "onnxruntime": lambda q, model, feeds: [np.asarray(r) for r in session(q.model).run(None, feeds)],
     "onnx": lambda q, model, feeds: _onnx(model, feeds),
+    "each node": lambda q, model, feeds: _results(model, walk(model, feeds, by_onnxruntime)),
     "inside": lambda q, model, feeds: walk(model, feeds, narrowly(by_onnxruntime)),
     "own": lambda q, model, feeds: own(model, feeds, narrowly(by_onnxruntime)),
     "own of onnx": lambda q, model, feeds: own(model, feeds, narrowly(by_reference)),

@@ -190,7 +190,7 @@ def flow(n: Net) -> None:
     x = n.input(shape)
     seen = [x.name, n.bias(*shape).name]
     condition = n.input((), "bool", lambda draw, shape: np.asarray(draw.random(shape) < 0.5))
-    if n.chance(0.4):
+    if n.is_open or n.chance(0.4):
         seen.append(_rows_loop(n, n.input(["R", *shape])).name)
     outer = Scope(n, shape, seen, [condition.name], 0)
     starts: tuple[Callable[[Scope], str], ...] = (_loop, _if, _scan, _loop)

@@ -234,6 +234,14 @@ def fast_gelu(x: Array, bias: Array | None = None) -> Array:
     return np.asarray(0.5 * x * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x * x * x))))
 
 
+@reference("Gelu", wide=True)
+def exact_gelu(x: Array, *, approximate: bytes = b"none") -> Array:
+    """ONNX's own error function is right to seven digits, of which little is left where x is negative."""
+    if approximate == b"tanh":
+        return fast_gelu(x)
+    return np.asarray(0.5 * x * np.vectorize(math.erfc, otypes=[np.float64])(-x / np.sqrt(2)))
+
+
 @reference("com.microsoft.QuickGelu", wide=True)
 def quick_gelu(x: Array, *, alpha: float = 1.702) -> Array:
     return np.asarray(x / (1 + np.exp(-alpha * x)))
