@@ -7,13 +7,13 @@ may lie elsewhere: 0 where ONNX decides, infinity where it leaves the element op
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
 
-from tests.fuzz.case import Arrays
+from tests.fuzz.case import Arrays, plain
 from tests.fuzz.walk import Array, Compute, NoAnswer, Seen, walk
 
 REFUSALS = (
@@ -175,15 +175,21 @@ def freedom(model: onnx.ModelProto, feeds: Arrays, compute: Compute, answered: S
         turns = itertools.count()
 
         def moved(seen: Seen) -> Sequence[Array]:
-            wide = spread(seen, answered, whys)
-            return _moved(seen.results, wide, kind, next(turns)) if np.any(wide) else seen.results
+            operands = [None if a is None else plain(a) for a in seen.x]
+            found = replace(seen, x=operands, results=[plain(a) for a in seen.results])
+            wide = spread(found, answered, whys)
+            if not np.any(wide):
+                return seen.results
+            changed = _moved(found.results, wide, kind, next(turns))
+            return [a.astype(own.dtype) for a, own in zip(changed, seen.results, strict=True)]
 
         try:
             return walk(model, feeds, compute, moved)
         except NoAnswer:
             return {}
 
-    base, kinds = walk(model, feeds, compute), [varied(kind) for kind in range(OPEN)]
+    base = {n: plain(a) for n, a in walk(model, feeds, compute).items()}
+    kinds = [varied(kind) for kind in range(OPEN)]
     if not whys:
         return None
     near = [varied(OPEN + way) for way in range(NEAR)]
@@ -196,6 +202,7 @@ def _bounds(base: Array, others: Sequence[Array | None], near: Sequence[Array | 
     everywhere = np.full(base.shape, np.inf)
     if any(a is None or a.shape != base.shape for a in (*others, *near)):
         return -everywhere, everywhere
+    others = [None if a is None else plain(a) for a in others]
     wide = [base.astype(np.float64), *(a.astype(np.float64) for a in near if a is not None)]
     low, high = np.min(wide, 0), np.max(wide, 0)
     with np.errstate(invalid="ignore"):  # an infinity less itself is no width

@@ -97,6 +97,6 @@ _PEERS: dict[str, Callable[[Question, onnx.ModelProto, Arrays], Any]] = {
     "own": lambda q, model, feeds: own(model, feeds, narrowly(by_onnxruntime)),
     "own of onnx": lambda q, model, feeds: own(model, feeds, narrowly(by_reference)),
     "own of minitvm": lambda q, model, feeds: own(model, feeds, _by_minitvm),
-    "freedom": lambda q, model, feeds: freedom(model, feeds, by_onnxruntime, q.answered),
-    "freedom of onnx": lambda q, model, feeds: freedom(model, feeds, by_reference, q.answered),
+    "freedom": lambda q, model, feeds: freedom(model, feeds, narrowly(by_onnxruntime), q.answered),
+    "freedom of onnx": lambda q, model, feeds: freedom(model, feeds, narrowly(by_reference), q.answered),
 }

@@ -54,8 +54,8 @@ def test_open_dimensions_are_met_with_nothing_and_with_one() -> None:
 
 def test_families_agree_with_other_runtimes() -> None:
     pytest.importorskip("onnxruntime")
-    report = campaign.run(Plan(seed=8, cases=2 * len(VARIANTS), families=tuple(VARIANTS), jobs=2, shrink_seconds=0))
-    found = [f"--replay 8:{f.number}: {f.verdict.message} in {f.case.operators}" for f in report.findings.values()]
+    report = campaign.run(Plan(seed=9, cases=2 * len(VARIANTS), families=tuple(VARIANTS), jobs=2, shrink_seconds=0))
+    found = [f"--replay 9:{f.number}: {f.verdict.message} in {f.case.operators}" for f in report.findings.values()]
     assert report.cases == 2 * len(VARIANTS) and not found, "\n".join(found)
 
 
