@@ -54,13 +54,13 @@ def test_open_dimensions_are_met_with_nothing_and_with_one() -> None:
 
 def test_families_agree_with_other_runtimes() -> None:
     pytest.importorskip("onnxruntime")
-    report = campaign.run(Plan(seed=9, cases=2 * len(VARIANTS), families=tuple(VARIANTS), jobs=2, shrink_seconds=0))
+    report = campaign.run(Plan(seed=9, cases=len(VARIANTS), families=tuple(VARIANTS), jobs=2, shrink_seconds=0))
     found = [f"--replay 9:{f.number}: {f.verdict.message} in {f.case.operators}" for f in report.findings.values()]
-    assert report.cases == 2 * len(VARIANTS) and not found, "\n".join(found)
+    assert report.cases == len(VARIANTS) and not found, "\n".join(found)
 
 
 def test_the_command_counts_by_family() -> None:
-    found = CliRunner().invoke(main, ["--cases", "2", "--families", "flow,algebra", "--metamorphic"])
+    found = CliRunner().invoke(main, ["--cases", "1", "--families", "algebra,flow", "--metamorphic"])
     assert found.exit_code == 0 and "family" in found.output, found.output
     assert CliRunner().invoke(main, ["--families", "zoo"]).exit_code == 2
 
