@@ -86,7 +86,7 @@ def softmax(node: OnnxNode) -> Expr:
     count, axes = _softmax_axes(x, axis, opset)
     steps = Constant(np.arange(-255, 1, dtype=np.float64))
     powers = emit("exp", steps * cast(scalar_or_vector(node[1]), "float64"))
-    table = cast(emit("round", powers * min((2**32 - 1) / count, 0x7FFFFF)), "int64")
+    table = cast(emit("round", powers * min((2**32 - 1) / max(count, 1), 0x7FFFFF)), "int64")
     whole = cast(x, "int64")
     powers = emit("take", table, whole - emit("max", whole, axis=axes, keepdims=True) + 255, axis=0, mode="clip")
     total = emit("sum", powers, axis=axes, keepdims=True)

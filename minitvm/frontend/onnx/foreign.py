@@ -11,10 +11,12 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 from minitvm.errors import MiniTVMError, UnknownValueError
 from minitvm.frontend.onnx.model import array_of
 from minitvm.frontend.onnx.node import OnnxNode, normal_domain, schema_of
+from minitvm.frontend.onnx.registry import Builder, Outputs
 from minitvm.frontend.onnx.types import proto_of_type, type_of_proto
 from minitvm.ir.builder import call_op
+from minitvm.ir.dims import is_anonymous
 from minitvm.ir.expr import Constant, Expr
-from minitvm.ir.types import HostType, TensorType, TupleType, Type, as_shape
+from minitvm.ir.types import HostType, TensorType, TupleType, Type, UnknownSize, as_shape
 
 RANDOM = frozenset({"Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"})
 """Dropout in training only: otherwise it has a builder."""
@@ -66,6 +68,30 @@ def foreign(node: OnnxNode) -> list[Expr | None]:
     call = call_op(operator, *(value for _, value in given), **how)
     results = iter(list(call) if isinstance(call.type, TupleType) else [call])
     return [next(results) if name else None for name in node.proto.output]
+
+
+def built(builder: Builder, node: OnnxNode) -> Outputs:
+    """What the builder makes of a node; where that needs numbers that come up inside the model, its foreign call."""
+    try:
+        return builder(node)
+    except UnknownValueError as error:
+        if error.inputs or not known_to_onnx(node):
+            raise
+    except UnknownSize:
+        if not any(map(_is_open, node.inputs)) or not known_to_onnx(node):
+            raise
+    return foreign(node)
+
+
+def _is_open(value: Expr | None) -> bool:
+    """Whether sizes come up inside the model."""
+    type_ = None if value is None else value.type
+    return isinstance(type_, TensorType) and any(map(is_anonymous, type_.shape))
+
+
+def known_to_onnx(node: OnnxNode) -> bool:
+    """Asked only where it matters: onnx's evaluator is hundreds of modules."""
+    return is_foreign(node.proto, normal_domain(node.proto.domain), node.opset)
 
 
 def _self_contained(node: OnnxNode) -> onnx.NodeProto:

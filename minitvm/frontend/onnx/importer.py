@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from minitvm.errors import FrontendError, InputError, MiniTVMError, UnknownValueError, blame, is_own
+from minitvm.errors import FrontendError, InputError, MiniTVMError, blame, is_own
 from minitvm.frontend.onnx.check import (
     check_against_schema,
     check_dtypes,
@@ -26,7 +26,7 @@ from minitvm.frontend.onnx.check import (
     opsets_of,
     ordered_nodes,
 )
-from minitvm.frontend.onnx.foreign import foreign, is_foreign
+from minitvm.frontend.onnx.foreign import built, foreign, is_foreign, known_to_onnx
 from minitvm.frontend.onnx.functions import definition_of, has_definition
 from minitvm.frontend.onnx.inputs import input_variable
 from minitvm.frontend.onnx.local_functions import LocalFunction, LocalFunctions, call_attributes
@@ -281,10 +281,10 @@ class Importer:
         node = modern(node) if is_old(node) else node
         builder = self._builder(node.proto, node.opset)
         assert builder is not None, node.op_type  # check_supported comes first
-        if is_for_python(node) and _known_to_onnx(node):
+        if is_for_python(node) and known_to_onnx(node):
             builder = foreign
         try:
-            return with_float32(node, lambda: _as_list(_made(builder, node), node))
+            return with_float32(node, lambda: _as_list(built(builder, node), node))
         except MiniTVMError as error:
             if not any("ONNX node" in line for line in error.where):
                 error.where = (*error.where, place_of(node.proto))
@@ -351,20 +351,6 @@ class Importer:
         tensors = [(v.shape, x.tensor_type.shape) for v, x in zip(described, found, strict=True) if v.held is None]
         self.sizes = {name: size for names, sizes in tensors for name, size in zip(names, sizes, strict=False)}
         return found
-
-
-def _made(builder: Builder, node: OnnxNode) -> Outputs:
-    try:
-        return builder(node)
-    except UnknownValueError as error:
-        if error.inputs or not _known_to_onnx(node):
-            raise
-        return foreign(node)  # what decides its shape comes up inside the model
-
-
-def _known_to_onnx(node: OnnxNode) -> bool:
-    """Asked only where it matters: onnx's evaluator is hundreds of modules."""
-    return is_foreign(node.proto, normal_domain(node.proto.domain), node.opset)
 
 
 def _given(variable: Var, array: np.ndarray) -> Constant:

@@ -11,6 +11,7 @@ from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, emit_many, no
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.ir.dims import Dim, SymbolicDim, are_counted_on, ceil_divide, common_shape, differ, larger
 from minitvm.ir.expr import Constant, Expr
+from minitvm.ir.types import UnknownSize
 
 LARGEST_RANGE = 1 << 24
 """Elements of a Range, which is a constant of the model."""
@@ -81,6 +82,8 @@ def reshaped(x: Expr, shape: Sequence[Dim], allowzero: bool = False) -> Expr:
     """Reshape by ONNX's rule; ``x`` itself where nothing changes."""
     if x.tensor_type.is_static and tuple(shape) == dims(x):
         return x
+    if [*shape].count(-1) > 1:
+        raise UnknownSize(f"{x.tensor_type} as {[*shape]}: several sizes are known only when the model runs")
     return emit("reshape", x, newshape=tuple(shape), allowzero=allowzero)
 
 
