@@ -466,28 +466,10 @@ def broadcast_dims(a: Dim, b: Dim) -> Dim:
     sizes = [d for d in (a, b) if isinstance(d, int)]
     if len(sizes) > 1:
         raise ValueError(f"{a} and {b}")
-    one = _is_one(a, b)
-    if one is not None:
-        return one
     _count_on(a, b)
     if sizes or not are_counted_on():
         return sizes[0] if sizes else _applied("broadcast", a, b)
     return min(a, b, key=lambda dim: len(str(dim)))
-
-
-def _is_one(a: Dim, b: Dim) -> Dim | None:
-    """What is left where one of two dimensions is 1 in the sample, and the other is not."""
-    found = _assumed.get()
-    if found is None or found.sample is None or not found.deciding:
-        return None
-    for one, other in ((a, b), (b, a)):
-        try:
-            if Fact("==", one, 1).holds(found.sample) and Fact("!=", other, 1).holds(found.sample):
-                found.facts.add(Fact("==", one, 1))
-                return other
-        except ValueError:
-            return None
-    return None
 
 
 def common_shape(*shapes: tuple[Dim, ...]) -> tuple[Any, ...]:

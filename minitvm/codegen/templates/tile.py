@@ -181,7 +181,7 @@ def tile_choices(
 
 def best_tile(rows: int, blocks: int, machine: MachineModel, product: str = "fma") -> Tile:
     """The one with the fewest cycles, of these the one with the most blocks."""
-    found = tile_choices("", rows, blocks, 1, machine, product)
+    found = tile_choices("", max(rows, 1), max(blocks, 1), 1, machine, product)
     return min(found, key=lambda c: (round(c.cycles, 6), -c.tile.blocks)).tile
 
 

@@ -10,9 +10,10 @@ import onnx
 
 from minitvm.errors import FrontendError, TypeInferenceError
 from minitvm.frontend.onnx.model import describe_value
-from minitvm.frontend.onnx.node import OnnxNode, emit, normalize_axis, place_of, rank
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, place_of, rank
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.builder import call_op
+from minitvm.ir.dims import is_anonymous
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
 from minitvm.ir.types import TensorType, TupleType, Type, alike, as_shape, common, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild, substitute
@@ -275,7 +276,7 @@ def _scanned(node: OnnxNode, values: list[Expr]) -> tuple[list[Expr], list[Expr]
 def _scan(node: OnnxNode, states: list[Expr], sequences: list[Expr]) -> tuple[list[Expr], list[Expr]]:
     """The last states, and what each step gives, stacked."""
     importer, scope = node.control
-    graph, steps = node.require("body"), sequences[0].shape[0]
+    graph, steps = node.require("body"), sequences[0].tensor_type.shape[0]
     head = [Var("step", TensorType((), "int64")), Var("going", TensorType((), "bool"))]
     carried = [Var(graph.input[i].name, state.type) for i, state in enumerate(states)]
     if steps == 0:
@@ -285,8 +286,11 @@ def _scan(node: OnnxNode, states: list[Expr], sequences: list[Expr]) -> tuple[li
     body, taken = importer.function(graph, scope, [*carried, *slices])
     results = list(body.fields) if isinstance(body, Tuple) else [body]
     function = Function([*head, *carried, *whole, *taken.values()], Tuple([head[1], *results]))
-    values = [integer(steps), Constant(np.asarray(True)), *states, *sequences, *taken]
+    count = integer(steps) if isinstance(steps, int) else emit("take", emit("shape_of", sequences[0]), integer(0))
+    values = [cast(count, "int64"), Constant(np.asarray(True)), *states, *sequences, *taken]
     found = list(call_op("control.loop", *values, body=function, num_carried=len(states), trips=_length(steps)))
+    if is_anonymous(steps):
+        return found[: len(states)], found[len(states) :]
     shapes = [(steps, *value.tensor_type.shape[1:]) for value in found[len(states) :]]
     stacked = zip(found[len(states) :], shapes, strict=True)
     return [*found[: len(states)]], [emit("reshape", v, newshape=shape, allowzero=True) for v, shape in stacked]

@@ -21,7 +21,7 @@ from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, maximum, minimum, se
 from minitvm.ir.op import Fusion, Op, compute, sum_over
 from minitvm.ir.ops._shape import replaced
 from minitvm.ir.relayout import Placement, Site, whole_planes
-from minitvm.ir.types import TensorType, accumulator
+from minitvm.ir.types import TensorType, accumulator, type_of
 
 METHODS = ("nearest_neighbor", "linear", "cubic")
 _UPSAMPLING = {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
@@ -144,10 +144,12 @@ class Resize2d(Op, name="image.resize2d", fusion=Fusion.INJECTIVE, takes_stored=
         """How much axis ``d`` (0 height, 1 width) grows."""
         if self.scales:
             return meant(self.scales[d])
-        return Fraction(self.size[d], extent)
+        return Fraction(self.size[d], max(extent, 1))
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         layout = Layout(self.layout)
+        if not data.size:
+            return np.zeros(self.infer(type_of(data)).static_shape, data.dtype)
         result = data
         for d, axis in enumerate("HW"):
             at = layout.index(axis)

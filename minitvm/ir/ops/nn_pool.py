@@ -124,7 +124,10 @@ class MaxPosition(Pool, exact=True):
     """Where in its plane, row-major, the first maximum under each window is (int64); NaN counts as the largest."""
 
     def infer(self, data: TensorType) -> TensorType:
-        return super().infer(data).with_dtype("int64")
+        found = super().infer(data).with_dtype("int64")
+        if lacks(product(data.shape[2:]), product(found.shape)):
+            raise self.reject(f"the input has no pixels: {data}")
+        return found
 
     def _pooled(self, x: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min

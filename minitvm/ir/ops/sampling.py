@@ -236,7 +236,8 @@ class ColumnsToImage(Op, name="nn.col2im", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     def reference(self, data: np.ndarray) -> np.ndarray:
         windows, counts = self._windows(), self._counts()
         wide = np.promote_types(data.dtype, "float32") if data.dtype.kind == "f" else data.dtype
-        columns = data.reshape(data.shape[0], -1, *self.kernel_size, *counts).astype(wide)
+        channels = data.shape[1] // math.prod(self.kernel_size)
+        columns = data.reshape(data.shape[0], channels, *self.kernel_size, *counts).astype(wide)
         before, whole = [w.pads[0] for w in windows], (slice(None), slice(None))
         padded = [n + sum(w.pads) for w, n in zip(windows, self.size, strict=True)]
         image = np.zeros((*columns.shape[:2], *padded), wide)

@@ -118,6 +118,8 @@ class Unique(Op, name="unique", fusion=Fusion.OPAQUE):
         self, data: Buffer, values: Buffer, first: Buffer, group: Buffer, counts: Buffer, number: Buffer
     ) -> Stmt:
         extent = first.shape[0]
+        if extent == 0:
+            return store(number, [], Const(0))
         order = Buffer("order", (extent,), "int64", "shared")
         seen, flag = counter("seen"), Buffer("flag", (1,), "bool", "local")
         compare = self._compare(data)
