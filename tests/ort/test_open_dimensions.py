@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -113,7 +114,7 @@ def _outside(given: tuple[int, str]) -> int:
     nbytes, at = given
     for memory in (guarded.fenced(nbytes) for _ in range(2)):  # one begins where its pages do, one ends there
         start = memory.ctypes.data + (nbytes if at == "behind" else -1)
-        guarded.ctypes.c_uint8.from_address(start).value = 1
+        ctypes.c_uint8.from_address(start).value = 1
     return 0
 
 

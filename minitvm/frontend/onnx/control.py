@@ -288,7 +288,9 @@ def _scan(node: OnnxNode, states: list[Expr], sequences: list[Expr]) -> tuple[li
     function = Function([*head, *carried, *whole, *taken.values()], Tuple([head[1], *results]))
     count = integer(steps) if isinstance(steps, int) else emit("take", emit("shape_of", sequences[0]), integer(0))
     values = [cast(count, "int64"), Constant(np.asarray(True)), *states, *sequences, *taken]
-    found = list(call_op("control.loop", *values, body=function, num_carried=len(states), trips=_length(steps)))
+    found: list[Expr] = list(
+        call_op("control.loop", *values, body=function, num_carried=len(states), trips=_length(steps))
+    )
     if is_anonymous(steps):
         return found[: len(states)], found[len(states) :]
     shapes = [(steps, *value.tensor_type.shape[1:]) for value in found[len(states) :]]

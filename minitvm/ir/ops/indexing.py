@@ -136,7 +136,7 @@ class GatherNd(Op, name="gather_nd", fusion=Fusion.INJECTIVE):
         grid: list[np.ndarray] = list(np.indices(indices.shape[1:], sparse=True)[: self.batch_dims])
         extents = data.shape[self.batch_dims :]
         grid += [_within(row.astype("int64"), n) for row, n in zip(indices, extents, strict=False)]
-        found = data[tuple(grid)]
+        found = np.asarray(data[tuple(grid)])
         return np.broadcast_to(found, indices.shape[1:] + data.shape[self.batch_dims + len(indices) :]).copy()
 
     def compute(self, data: Buffer, indices: Buffer) -> Stage:
