@@ -5,11 +5,18 @@
 
 from __future__ import annotations
 
+import errno
+import functools
 import json
+import sys
 import types
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class MiniTVMError(Exception):
@@ -121,6 +128,122 @@ class DeviceError(MiniTVMError):
 
 class UserCodeError(MiniTVMError):
     """An exception inside a rule, pass, instrument, operator, template, layout rule or ONNX builder of a user's."""
+
+
+# --- the boundary: what Python and the system raise -------------------------------------------------------------------
+
+
+class StageError(MiniTVMError):
+    """What Python, numpy or the system raised at a stage, chained; by itself a mistake of minitvm's.
+
+    ``stage`` says what was done: opening, importing, compiling, loading, running, saving, and of what.
+    """
+
+    stage: str = ""
+
+
+class OutOfMemoryError(StageError, MemoryError):
+    """There is no memory for what a stage needs."""
+
+
+class RecursionLimitError(StageError, RecursionError):
+    """Something is nested more deeply than Python goes."""
+
+
+class SystemRefusedError(StageError, OSError):
+    """The system refuses a file, a thread or whatever else a stage needs; ``errno`` and ``filename`` are its words."""
+
+
+_PYTHONS = (
+    *(MemoryError, RecursionError, OSError, LookupError, ValueError, ArithmeticError),
+    *(RuntimeError, BufferError, EOFError),
+)
+"""What becomes a :class:`StageError`.  ``AssertionError``, ``TypeError`` and the like are bugs, and look like it."""
+
+
+def stage(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """``@stage("running the model")`` on what people call: the boundary at which every exception gets a name.
+
+    A :class:`MiniTVMError` passes, and so do ``KeyboardInterrupt`` and what an :class:`as_raised` function raised.  One
+    public function may call another: the outermost turns the exception, which names the innermost's stage, so that
+    what lies between meets exceptions as they were raised.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @functools.wraps(function)
+        def boundary(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return function(*args, **kwargs)
+            except _PYTHONS as error:
+                found = _turned(error, doing, sys._getframe())
+                if found is error:
+                    raise
+                raise found from error
+
+        return boundary
+
+    return decorate
+
+
+def _turned(error: Exception, doing: str, frame: types.FrameType) -> Exception:
+    """The exception as it leaves a boundary, whose frame is given."""
+    if isinstance(error, MiniTVMError) or "as_raised" in vars(error):
+        return error
+    vars(error).setdefault("stage", doing)
+    caller = frame.f_back
+    while caller is not None:
+        if caller.f_code is frame.f_code:  # a boundary, too: closures of one function share their code
+            return error
+        caller = caller.f_back
+    return _of_stage(error, vars(error)["stage"])
+
+
+def _of_stage(error: Exception, doing: str) -> StageError:
+    found = _named(error, doing)
+    found.stage = doing
+    return found
+
+
+def _named(error: Exception, doing: str) -> StageError:
+    number = getattr(error, "errno", None)
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        hint = "give the process more memory, or smaller inputs; what was made before can go on being used"
+        detail = f": {error}" if str(error) else ""
+        return OutOfMemoryError(f"{doing} takes more memory than there is{detail}", hint=hint)
+    if isinstance(error, RecursionError):
+        hint = "something is nested very deeply: sys.setrecursionlimit(10_000) lets Python go deeper"
+        return RecursionLimitError(f"{doing} goes deeper than Python does: {error}", hint=hint)
+    if isinstance(error, OSError):
+        refused = SystemRefusedError(f"{doing} failed: {error}")
+        refused.errno, refused.strerror, refused.filename = error.errno, error.strerror, error.filename
+        return refused
+    if type(error) is RuntimeError and "new thread" in str(error):
+        hint = "let it use fewer threads (num_threads, MINITVM_NUM_THREADS), or allow the process more"
+        return SystemRefusedError(f"{doing} failed: the system starts no more threads ({error})", hint=hint)
+    hint = "this is a mistake of minitvm's: please report it, with the traceback that this one is chained to"
+    return StageError(f"{doing} failed: {type(error).__name__}: {error}", hint=hint)
+
+
+class as_raised:
+    """``with as_raised():`` around a function of the caller's: what it raises passes every boundary as it is."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is not None:
+            vars(error)["as_raised"] = True
+
+
+def warn(text: str, kind: type[Warning] = UserWarning) -> None:
+    """A warning at the line that led here: the nearest one that is not minitvm's."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "minitvm":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, kind, stacklevel=level)
+
+
+# --- other people's code ----------------------------------------------------------------------------------------------
 
 
 def is_own(maker: object) -> bool:

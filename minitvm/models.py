@@ -18,7 +18,7 @@ from minitvm.driver import backend_for, build_consuming, require_symbolic
 from minitvm.driver.kernels import KernelCompiler, Progress
 from minitvm.driver.tune import Tuned, tasks
 from minitvm.driver.tune import tune as run_tuner
-from minitvm.errors import InputError, MiniTVMError, UnknownValueError
+from minitvm.errors import InputError, MiniTVMError, UnknownValueError, stage
 from minitvm.frontend import ValueDescription, describe_onnx, from_onnx, load_model
 from minitvm.ir.decision import decisions
 from minitvm.ir.dims import Undecided, assumptions, deciding
@@ -37,6 +37,7 @@ NEEDS_NUMBERS = (MiniTVMError, Undecided)
 """What is raised where open dimensions will not do: a refusal, or a question that only a number answers."""
 
 
+@stage("compiling the model")
 def compile(
     model: Model,
     target: str | Target = "llvm",
@@ -75,6 +76,7 @@ def compile(
     return library.made_for(said, {name: np.array(value) for name, value in (value_dict or {}).items()})
 
 
+@stage("tuning the model")
 def tune(
     model: Model,
     path: Path,

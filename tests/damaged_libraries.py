@@ -131,10 +131,17 @@ def edit_json(data: bytes, bases: Bases, rng: random.Random) -> bytes:
     """A few edits of the JSON, hashes made right, often in a branch."""
 
     def change(manifest: Any, graph: Any, members: Members) -> None:
-        branches = [name for name in members if name.startswith("branch/")]
-        if branches and rng.random() < 0.4:
-            name = rng.choice(branches)
+        inner = [name for name in members if name.startswith(("branch/", "shape/"))]
+        if inner and rng.random() < 0.4:
+            name = rng.choice(inner)
             members[name] = edit_json(members[name], bases, rng)
+            return
+        others = [name for name in members if name.endswith(".json")]
+        if others and rng.random() < 0.4:
+            name = rng.choice(others)
+            form = [json.loads(members[name])]
+            edit_somewhere(form, rng)
+            members[name] = json.dumps(form[0], indent=1).encode() if form else b""
             return
         for _ in range(rng.choice((1, 1, 1, 2, 5))):
             edit_somewhere(rng.choice((manifest, graph, graph, graph.get("attrs", graph))), rng)
@@ -191,7 +198,7 @@ def nested(depth: int) -> Any:
 def edit_json_text(data: bytes, _: Bases, rng: random.Random) -> bytes:
     """The text of a JSON file: bytes, keys twice, very deep, very long numbers; the manifest's hashes made right."""
     members = members_of(data)
-    file = rng.choice(("manifest.json", "graph.json"))
+    file = rng.choice([name for name in members if name.endswith(".json")])
     text = members[file]
     at = rng.randrange(len(text))
     members[file] = rng.choice(

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from minitvm.config import version
-from minitvm.errors import MiniTVMError
+from minitvm.errors import MiniTVMError, stage
 
 COMMANDS = {
     "demo": ("demo:demo", "Classify photographs with a model that is included."),
@@ -107,11 +107,19 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a model's names, where the terminal has not their letters
     try:
-        cli(prog_name="minitvm")
+        _run()
     except MiniTVMError as error:
         _complain(str(error), "error", "bold red")
         sys.exit(1)
+
+
+@stage("running the command")
+def _run() -> None:
+    try:
+        cli(prog_name="minitvm")
     except OSError as error:
+        if isinstance(error, MiniTVMError):
+            raise
         where = f"{error.filename}: " if error.filename else ""
         _silence()
         _complain(f"{where}{error.strerror or error}", "error", "bold red")

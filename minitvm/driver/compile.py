@@ -26,7 +26,7 @@ from minitvm.driver.program import (
     without_kernels,
 )
 from minitvm.driver.report import BuildReport, KernelReport, Recorder, with_names
-from minitvm.errors import CompilerError, ConfigError, InputError, listing
+from minitvm.errors import CompilerError, ConfigError, InputError, listing, stage
 from minitvm.ir.arrays import shared, trim
 from minitvm.ir.decision import Declined, decide, decisions
 from minitvm.ir.dims import Dim, facts
@@ -59,6 +59,7 @@ WORTH_TRIMMING = 1 << 22
 """Bytes of weights from which what passes and code generation leave free in the heap is given back."""
 
 
+@stage("compiling the model")
 def build(
     module: Module | Function,
     target: str | Target | None = None,
@@ -347,6 +348,7 @@ class FunctionExecutor:
         return call
 
 
+@stage("compiling the model")
 def create_executor(
     kind: str = "graph",
     mod: Module | Function | None = None,

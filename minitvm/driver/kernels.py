@@ -22,7 +22,7 @@ from minitvm.codegen.lower import Lowering, plain
 from minitvm.codegen.problem import OVERRIDES, TEMPLATES, asking, wish_for
 from minitvm.codegen.schedule import Schedule, apply, title
 from minitvm.codegen.simplify import simplify
-from minitvm.errors import CompilerError, ConfigError, MiniTVMError, is_own
+from minitvm.errors import CompilerError, ConfigError, MiniTVMError, as_raised, is_own
 from minitvm.ir.dims import Dim, Undecided
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Kernel
@@ -184,7 +184,8 @@ class KernelCompiler:
                     except NotLowered as error:
                         refused[symbol] = str(error)
                     if self.on_progress is not None:
-                        self.on_progress(done, len(jobs), symbol)
+                        with as_raised():
+                            self.on_progress(done, len(jobs), symbol)
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise

@@ -1,7 +1,6 @@
 """From the module after all passes to the graph that runs: one node a call, each with what it means and costs."""
 
 import itertools
-import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from minitvm.errors import CompilerError
+from minitvm.errors import CompilerError, warn
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from minitvm.ir.expr import Tuple as TupleExpr
@@ -293,6 +292,4 @@ def announce(found: tuple[HostCall, ...], strict: bool) -> None:
         message = f"{what} would run in Python instead of in kernels"
         raise CompilerError(message, where=shown, hint="build with strict=False to allow it")
     message = f"{what} run{'s' if len(found) == 1 else ''} in Python instead of in kernels"
-    warnings.warn(
-        "\n  | ".join([message, *shown]) + "\n  = hint: library.host_calls lists them", HostCallWarning, stacklevel=4
-    )
+    warn("\n  | ".join([message, *shown]) + "\n  = hint: library.host_calls lists them", HostCallWarning)

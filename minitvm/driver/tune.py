@@ -19,7 +19,7 @@ from minitvm.codegen.records import Key, Record, read, trying
 from minitvm.driver.compile import alone, optimize_for
 from minitvm.driver.kernels import KernelCompiler, Progress
 from minitvm.driver.program import read_program
-from minitvm.errors import CompilerError, ConfigError, DeviceError, MiniTVMError
+from minitvm.errors import CompilerError, ConfigError, DeviceError, MiniTVMError, as_raised
 from minitvm.ir.expr import Function, Module
 from minitvm.passes.compare import random_value
 from minitvm.runtime.debug import GraphModuleDebug
@@ -119,7 +119,8 @@ def tune(
                 file.flush()
                 state.now += 1
             if on_progress is not None:
-                on_progress(done, len(trials), trial.task.symbol)
+                with as_raised():
+                    on_progress(done, len(trials), trial.task.symbol)
     return state
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import logging
 import platform
 import sys
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from minitvm import config
-from minitvm.errors import ConfigError
+from minitvm.errors import ConfigError, warn
 from minitvm.ort.errors import OptionTypeError, ProviderError
 from minitvm.runtime.devices import cuda
 
@@ -56,12 +55,11 @@ def providers_of(providers: Any, provider_options: Any) -> dict[str, dict[str, s
     found: dict[str, dict[str, str]] = {}
     for name, options in _pairs(providers, provider_options):
         if name in found:
-            warnings.warn(f"Duplicate provider {name!r} encountered, ignoring.", stacklevel=4)
+            warn(f"Duplicate provider {name!r} encountered, ignoring.")
         elif name not in (there := get_available_providers()):
-            warnings.warn(
+            warn(
                 f"Specified provider {name!r} is not in available provider names. "
-                f"Available providers: {', '.join(there)}",
-                stacklevel=4,
+                f"Available providers: {', '.join(there)}"
             )
         else:
             found[name] = {str(key): str(value) for key, value in options.items()}

@@ -9,13 +9,12 @@ import enum
 import operator
 import os
 import threading
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from minitvm.errors import ConfigError, StoppedError
+from minitvm.errors import ConfigError, StoppedError, warn
 from minitvm.ort.errors import Fail, OptionTypeError, UnknownEntryError
 from minitvm.runtime.instance import Instance
 
@@ -97,7 +96,7 @@ class _Options:
         if not key or len(key) > _LONGEST_KEY:
             raise UnknownEntryError("a key of an entry is empty, or too long")
         if key not in self._KNOWN and not key.startswith(_OF_PROVIDERS):
-            warnings.warn(f"the entry {key!r} has no effect in minitvm", OptionWarning, stacklevel=3)
+            warn(f"the entry {key!r} has no effect in minitvm", OptionWarning)
         self._entries[key] = value
 
     def _entry(self, key: str) -> str:

@@ -7,7 +7,6 @@ import os
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ import numpy as np
 from minitvm import config
 from minitvm.driver import backend_for
 from minitvm.driver.kernels import Progress
-from minitvm.errors import ConfigError, InputError
+from minitvm.errors import ConfigError, InputError, LibraryError, stage, warn
 from minitvm.frontend import ValueDescription, hold, overridden
 from minitvm.ir.decision import Decision
 from minitvm.models import Model
@@ -91,6 +90,7 @@ class InferenceSession:
     _make: Callable[[Target], Compiling | Varying | Loaded]
     _profiler: Profiler | None = None
 
+    @stage("opening the session")
     def __init__(
         self,
         path_or_bytes: Model,
@@ -156,18 +156,26 @@ class InferenceSession:
     def _save_optimized(self, path: str) -> None:
         """What ``optimized_model_filepath`` asks for is a library here."""
         if Path(path).suffix != SUFFIX:
-            warnings.warn(
+            warn(
                 f"{path} holds a library of minitvm, no ONNX model: InferenceSession reads it, other programs do not",
                 OptionWarning,
-                stacklevel=4,
             )
         self.save(path)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise LibraryError(
+            "a session is memory and threads of this process, and cannot be copied or pickled",
+            hint="session.save('model.mtvm') here, InferenceSession('model.mtvm') in the other process; "
+            "threads of this one share the session",
+        )
+
     # --- description ---
 
+    @stage("describing the model")
     def get_inputs(self) -> list[NodeArg]:
         return list(map(_node_arg, self._engine.description.inputs))
 
+    @stage("describing the model")
     def get_outputs(self) -> list[NodeArg]:
         return list(map(_node_arg, self._engine.description.outputs))
 
@@ -175,6 +183,7 @@ class InferenceSession:
         """Weights that are inputs as well: defaults in whose place a run may be given others."""
         return list(map(_node_arg, self._engine.description.overridable))
 
+    @stage("describing the model")
     def get_modelmeta(self) -> ModelMetadata:
         return ModelMetadata(**self._engine.description.metadata)
 
@@ -192,6 +201,7 @@ class InferenceSession:
         """By provider that is used, the options it was given, of which none has an effect."""
         return {name: self._asked.get(name, {}) for name in self.get_providers()}
 
+    @stage("opening the session")
     def set_providers(
         self, providers: Sequence[Any] | None = None, provider_options: Sequence[Any] | None = None
     ) -> None:
@@ -234,6 +244,7 @@ class InferenceSession:
         """The libraries compiled so far and kept, the one used last at the end."""
         return self._engine.libraries
 
+    @stage("compiling the model")
     def prepare(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None) -> None:
         """Compile for shapes of the inputs before they are met; those of fixed shapes need not be given.
 
@@ -242,6 +253,7 @@ class InferenceSession:
         """
         self._engine.prepare(shapes, values)
 
+    @stage("saving the library")
     def save(self, path: str | os.PathLike[str], key: Any = None) -> None:
         """Write what was compiled so far as one library: for all shapes, for those that were prepared or met; weights
         once.  :func:`minitvm.load` reads it, and so does ``InferenceSession``.
@@ -253,6 +265,7 @@ class InferenceSession:
 
     # --- running ---
 
+    @stage("running the model")
     def run(
         self, output_names: Sequence[str] | None, input_feed: Mapping[str, Any], run_options: Any = None
     ) -> list[Any]:
@@ -270,6 +283,7 @@ class InferenceSession:
         results = self._results(input_feed, run_options)
         return results if wanted is None else [results[i] for i in wanted]
 
+    @stage("running the model")
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue], run_options: Any = None
     ) -> list[OrtValue]:
@@ -280,6 +294,7 @@ class InferenceSession:
         """Inputs and outputs that stay where they are; for :meth:`run_with_iobinding`."""
         return IOBinding(self)
 
+    @stage("running the model")
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
         """Run with what is bound; the binding has the results then.  :class:`BindingError` where it does not fit."""
         wanted, into = iobinding._wanted(), iobinding._into()
@@ -353,6 +368,7 @@ class InferenceSession:
 
     # --- profiling ---
 
+    @stage("saving the profile")
     def end_profiling(self) -> str:
         """Write the profile that ``enable_profiling`` asked for; its file, or an empty text where there is none."""
         return "" if self._profiler is None else self._profiler.end()

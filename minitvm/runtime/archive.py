@@ -25,6 +25,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count, takewhile
 from pathlib import Path
@@ -241,7 +242,7 @@ def _artifact(members: dict[str, Data], name: str, before: Sequence[Artifact] = 
     try:
         borrowed = _borrowed(_json(members.get(_BORROWED, b"{}")), before)
         found = artifact_of(document, entry, objects, members[_PARAMS], branches, borrowed)
-        model = model_of(_json(members.get(_MODEL, b"{}")), len(found.graph.heads))
+        model = model_of(_json(members.get(_MODEL, b"{}")), found.inputs, len(found.graph.heads))
         found = replace(found, model=model, values=values_of(_json(members.get(_VALUES, b"{}"))))
     except ValueError as error:
         raise LibraryError(f"{name} is altered: {error}", hint=_AGAIN) from error
@@ -286,13 +287,11 @@ def _expected(document: Mapping[str, Json], members: Mapping[str, Data]) -> list
 
 def _records_meanwhile(members: Mapping[str, Data], document: Mapping[str, Json]) -> dict[str, Json]:
     """The records of all members, hashed while what runs the code is imported (LLVM takes as long as 50 MB)."""
-    found: dict[str, Json] = {}
-    hashing = threading.Thread(target=lambda: found.update(_records(_whole(members))))
-    hashing.start()
-    with contextlib.suppress(LibraryError):  # of a target that is unknown here: said later
-        code_for(str(document.get("target")))
-    hashing.join()
-    return found
+    with ThreadPoolExecutor(1) as pool:
+        hashing = pool.submit(_records, _whole(members))
+        with contextlib.suppress(LibraryError):  # of a target that is unknown here: said later
+            code_for(str(document.get("target")))
+        return hashing.result()
 
 
 def _whole(members: Mapping[str, Data]) -> dict[str, Member]:

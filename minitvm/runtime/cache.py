@@ -14,9 +14,9 @@ import functools
 import hashlib
 import os
 import stat
-import warnings
 from pathlib import Path
 
+from minitvm.errors import warn
 from minitvm.runtime.archive import write_atomically
 
 LIMIT_BYTES = 1 << 30
@@ -103,11 +103,10 @@ class KernelCache:
         if str(self.folder) in _warned:
             return
         _warned.add(str(self.folder))
-        warnings.warn(
+        warn(
             f"the kernel cache {self.folder} {why}; kernels are compiled each time. "
             f"{remedy} MINITVM_CACHE_DIR to a {folder}, or to nothing to turn the cache off.",
             CacheWarning,
-            stacklevel=4,
         )
 
     def trim_where_due(self) -> None:

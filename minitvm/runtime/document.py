@@ -8,7 +8,7 @@ for people and other programs, and what says otherwise in them is refused, with 
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ import numpy as np
 from minitvm import config
 from minitvm.ir.arrays import aligned
 from minitvm.ir.dims import RELATIONS, Dim, Fact
+from minitvm.ir.dtypes import DTYPES, STORED
 from minitvm.ir.types import numpy_dtype
 from minitvm.runtime.container import Data
 from minitvm.runtime.graph import (
@@ -170,22 +171,58 @@ def values_form(values: Mapping[str, np.ndarray]) -> Json:
 def values_of(form: Json) -> dict[str, np.ndarray]:
     """What :func:`values_form` made it of; ``ValueError`` where it is none."""
     try:
-        return {n: np.array(value, numpy_dtype(dtype)).reshape(shape) for n, (dtype, shape, value) in form.items()}
-    except (AttributeError, TypeError, ValueError, OverflowError, SyntaxError):
+        return {name: _array(*given) for name, given in form.items()}
+    except (AttributeError, TypeError, ValueError, OverflowError):
         raise ValueError("values.json says of no inputs what their values are") from None
 
 
-def model_of(form: Json, results: int) -> dict[str, Json]:
-    """What a model with so many results says of itself, or nothing; ``ValueError`` where it is no such thing."""
-    try:
-        values = [(name, type_, *shape) for key in ("inputs", "outputs") for name, type_, shape in form.get(key, ())]
-        whole = len(form["outputs"]) == results and isinstance(form["metadata"], dict) if form else True
-    except (AttributeError, KeyError, TypeError, ValueError):
-        values, whole = [], False
-    if not whole or not all(isinstance(name, str) and isinstance(type_, str) for name, type_, *_ in values):
+def _array(dtype: str, shape: list[int], value: list[Any]) -> np.ndarray:
+    if dtype not in {*DTYPES, *STORED}:  # numpy has others, some with a size
+        raise ValueError(dtype)
+    return np.array(value, numpy_dtype(dtype)).reshape(shape)
+
+
+_METADATA: Mapping[str, type] = {
+    **dict.fromkeys(("producer_name", "graph_name", "domain", "description", "graph_description"), str),
+    "version": int,
+    "custom_metadata_map": dict,
+}
+"""What a model may say of itself besides, all of it or not."""
+
+
+def model_of(form: Json, inputs: Collection[str], results: int) -> dict[str, Json]:
+    """What a model with at least those inputs and so many results says of itself, or nothing; ``ValueError`` where it
+    is no such thing."""
+    if form == {}:
+        return {}
+    whole = isinstance(form, dict) and form.keys() == {"inputs", "outputs", "metadata"}
+    whole = whole and _are_values(form["inputs"]) and _are_values(form["outputs"]) and _is_metadata(form["metadata"])
+    if not whole or len(form["outputs"]) != results:
         raise ValueError("model.json does not say what goes into the model and what comes out")
+    names = [name for name, _, _ in form["inputs"]]
+    if len(set(names)) != len(names) or not set(names).issuperset(inputs):
+        raise ValueError(f"model.json has inputs {', '.join(names)}, the code was compiled for {', '.join(inputs)}")
     found: dict[str, Json] = form
     return found
+
+
+def _are_values(form: Json) -> bool:
+    return isinstance(form, list) and all(map(_is_value, form))
+
+
+def _is_value(form: Json) -> bool:
+    """A name, a type in words, a shape."""
+    if not isinstance(form, list) or len(form) != 3 or not isinstance(form[2], list):
+        return False
+    return all(isinstance(text, str) for text in form[:2]) and all(
+        dim is None or isinstance(dim, str) or (type(dim) is int and dim >= 0) for dim in form[2]
+    )
+
+
+def _is_metadata(form: Json) -> bool:
+    if not isinstance(form, dict) or not all(type(form[key]) is _METADATA.get(key) for key in form):
+        return False
+    return all(isinstance(text, str) for text in form.get("custom_metadata_map", {}).values())
 
 
 def _arrays(names: list[str], graph: Graph, data: Data, borrowed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

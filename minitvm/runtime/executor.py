@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.errors import ConfigError, InputError, LibraryError
+from minitvm.errors import ConfigError, InputError, LibraryError, stage
 from minitvm.ir.arrays import aligned
 from minitvm.ir.types import Leaf
 from minitvm.runtime.checks import check_input, joined, missing_inputs, unknown_name
@@ -66,6 +66,7 @@ class GraphModule:
 
     # --- inputs ---
 
+    @stage("setting inputs")
     def set_input(self, key: str | int | Mapping[str, Any] | None = None, value: Any = None, /, **params: Any) -> None:
         """Set an input by name or number, or several from a dictionary, and any others by keyword.
 
@@ -103,6 +104,7 @@ class GraphModule:
         """The inputs, without the parameters that the library brings along."""
         return [name for name in self.instance.input_names if name not in self.instance.params]
 
+    @stage("setting inputs")
     def set_input_zero_copy(self, key: str | int, value: Any) -> None:
         """Let kernels read an input where it is: an array of any library, row-major, on the module's device.
 
@@ -114,6 +116,7 @@ class GraphModule:
             raise InputError(f"input {name!r} cannot be read where it is", hint="numpy.ascontiguousarray(array)")
         self.instance.replace(name, checked)
 
+    @stage("setting outputs")
     def set_output_zero_copy(self, index: int, array: Any) -> None:
         """Let every run write a result into an array of any library: row-major, on the module's device, aligned.
 
@@ -131,10 +134,12 @@ class GraphModule:
         _require_like(index, type_.static_shape, type_.dtype, NDArray(value))
         self.instance.place_result(self._heads[index], value)
 
+    @stage("setting inputs")
     def load_params(self, data: bytes) -> None:
         """Set parameters from the bytes of ``save_param_dict``."""
         self._assign(load_arrays(data))
 
+    @stage("setting inputs")
     def share_params(self, other: GraphModule, data: bytes) -> None:
         """Use the memory of ``other``'s parameters for those named in ``data``."""
         for name in load_arrays(data):
@@ -147,6 +152,7 @@ class GraphModule:
             raise unknown_name(name, self.instance.input_names)
         return self._graph.arg_nodes[self.instance.input_names.index(name)]
 
+    @stage("reading inputs")
     def get_input(self, index: str | int) -> Any:
         """A copy of an input's or parameter's present value; a sequence as a list of arrays."""
         node = self.get_input_node(self._name_of(index))
@@ -172,6 +178,7 @@ class GraphModule:
 
     # --- running ---
 
+    @stage("running the model")
     def run(self, feeds: Mapping[str, Any] | None = None, /, **inputs: Any) -> None:
         """Run the model, after setting inputs from a dictionary (any names) or by keyword.
 
@@ -190,6 +197,7 @@ class GraphModule:
     def get_num_outputs(self) -> int:
         return len(self._heads)
 
+    @stage("reading results")
     def get_output(self, index: int, out: NDArray | np.ndarray | None = None) -> Any:
         """Result ``index`` of the last run as a new array, or copied into ``out``; a sequence as a list of arrays."""
         with self._alone():
@@ -219,6 +227,7 @@ class GraphModule:
             raise InputError(f"output {index} has no value: the model has not run", hint="call run() first")
         return self.instance.there(self._heads[index])
 
+    @stage("reading results")
     def outputs(self) -> list[Any]:
         """Copies of all results of the last run."""
         with self._alone():
@@ -226,6 +235,7 @@ class GraphModule:
 
     # --- timing ---
 
+    @stage("running the model")
     def benchmark(
         self,
         device: Device | None = None,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minitvm import config
-from minitvm.errors import InputError, LibraryError, TargetError
+from minitvm.errors import InputError, LibraryError, TargetError, stage
 from minitvm.ir.types import Shape, TensorType, shape_text
 from minitvm.runtime import archive, signing
 from minitvm.runtime.checks import check_input, check_shapes, dictionary, missing_inputs, unknown_name
@@ -84,6 +84,7 @@ class Library(Shown):
         """One of the kind that its code runs on."""
         return Device(code_for(self.target).device_kind, index)
 
+    @stage("loading the library")
     def _create(self, device: Device | None = None, num_threads: int | None = None) -> Instance:
         own = self.device()
         where = own if device is None else device
@@ -134,6 +135,7 @@ class Library(Shown):
         """The same in words, with the values of inputs that it was compiled for."""
         return [_shown(library.artifact) for library in (self, *self.others)]
 
+    @stage("binding the library")
     def for_shapes(
         self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, np.ndarray] | None = None
     ) -> Library:
@@ -191,6 +193,7 @@ class Library(Shown):
 
     # --- running ---
 
+    @stage("running the model")
     def run(self, feeds: Mapping[str, Any]) -> list[Any]:
         """Runs the model, whatever shapes of its inputs it is for.  All results, as new arrays.
 
@@ -273,6 +276,7 @@ class Library(Shown):
         """What an executor is made of: :attr:`graph_json`."""
         return self.graph_json
 
+    @stage("printing the library")
     def get_source(self, format: str = "") -> str:
         """The kernels as text: CUDA C or LLVM IR by default, or any stage of :meth:`report.kernel(name).text`.
 
@@ -290,6 +294,7 @@ class Library(Shown):
         ``lib.imported_modules[0].get_source()`` is the GPU's."""
         return [self] if self.device().kind != "cpu" else []
 
+    @stage("saving the library")
     def save(self, path: str | Path, key: PrivateKey | None = None) -> None:
         """Write the library as one file, which :func:`minitvm.load` reads in any process of a like machine.
 
@@ -307,6 +312,7 @@ class Library(Shown):
             raise LibraryError(f"no compiler links the library, so it takes no {', '.join(options)}", hint=hint)
         self.save(path)
 
+    @stage("saving the library")
     def save_params(self) -> bytes:
         return save_param_dict(self.params)
 
@@ -317,6 +323,7 @@ class Library(Shown):
     def __deepcopy__(self, _: object) -> Library:
         return self.__copy__()  # what they share does not change
 
+    @stage("saving the library")
     def __reduce__(self) -> tuple[Any, ...]:
         """As a file keeps it: without the module and the report."""
         return _unpickled, (archive.to_bytes(self.artifact), self.origin)
@@ -349,6 +356,7 @@ def _fits(artifact: Artifact, shapes: Mapping[str, Shape], values: Mapping[str, 
     return all(name not in values or np.array_equal(values[name], own) for name, own in artifact.values.items())
 
 
+@stage("loading the library")
 def load(path: str | Path, trusted_keys: Iterable[PublicKey] | None = None) -> Library:
     """Read a saved library; ``library.origin`` says where it comes from.
 

@@ -46,15 +46,15 @@ class _Linker:
     def __init__(self) -> None:
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
-        self._links = itertools.count()
+        self._links, self._left = itertools.count(), 0
 
     def link(self, builder: Any) -> Any:
         """JITLink lays an object out in one piece; the older linker's pieces may be too far apart to reach each other,
         for which it ends the process."""
-        number = next(self._links)
-        if number % LINKED_TOGETHER == 0:
-            self._jit = llvm.create_lljit_compiler(use_jit_link=True)
-        return builder.link(self._jit, f"minitvm-{number}")
+        if not self._left:
+            self._jit, self._left = llvm.create_lljit_compiler(use_jit_link=True), LINKED_TOGETHER
+        self._left -= 1
+        return builder.link(self._jit, f"minitvm-{next(self._links)}")
 
 
 _linker = cache(_Linker)
@@ -218,16 +218,19 @@ class Team:
         self._team = self._memory.ctypes.data
         self._sleep = [threading.Lock() for _ in range(threads)]
         self._workers: list[threading.Thread] = []
-        if threads > 1:
+        try:
             self._start()
+        except BaseException:  # the system has no more threads: those that there are would wait for ever
+            self.stop()
+            raise
 
     def _start(self) -> None:
         for lock in self._sleep[1:]:
             lock.acquire()
         for i in range(1, self.threads):
             worker = threading.Thread(target=self._worker, args=(i,), name=f"minitvm-{i}", daemon=True)
-            self._workers.append(worker)
             worker.start()
+            self._workers.append(worker)
 
     def _worker(self, thread: int) -> None:
         work, team, threads = self._native.work, self._team, self.threads
@@ -255,7 +258,7 @@ class Team:
     def stop(self) -> None:
         """End the worker threads."""
         with self._lock:
-            if self.threads > 1 and self._native.publish(self._team, self.threads, None, None):
+            if self._workers and self._native.publish(self._team, self.threads, None, None):
                 self._wake()
         for worker in self._workers:
             worker.join(timeout=1.0)

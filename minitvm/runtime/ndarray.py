@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.errors import InputError
+from minitvm.errors import InputError, stage
 from minitvm.ir.types import TensorType
 from minitvm.runtime.devices import HOST, Device, Memory, device_of, memory_of
 
@@ -69,12 +69,14 @@ class NDArray:
     def ndim(self) -> int:
         return len(self.shape)
 
+    @stage("reading an array")
     def numpy(self) -> np.ndarray:
         """A copy as a numpy array."""
         return np.array(self._data)
 
     asnumpy = numpy
 
+    @stage("writing an array")
     def copyfrom(self, source: Any) -> NDArray:
         """Overwrite with ``source``, an array of the same shape; :class:`InputError` otherwise."""
         value = source._data if isinstance(source, NDArray) else source

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import minitvm
-from minitvm.errors import MiniTVMError
+from minitvm.errors import MiniTVMError, StageError
 from minitvm.frontend import from_onnx
 from minitvm.ir.evaluate import evaluate
 from minitvm.runtime import instance
@@ -50,7 +50,7 @@ class Refused:
 
 @dataclass(frozen=True)
 class Raised:
-    """Any other exception: a defect."""
+    """Any other exception, or what became of one at the boundary: a defect."""
 
     kind: str
     message: str
@@ -81,7 +81,7 @@ def _attempt(run: Callable[[Arrays], Results], feeds: Arrays) -> Any:
 
 def _failure(error: Exception) -> Refused | Raised:
     kind = type(error).__name__
-    if isinstance(error, MiniTVMError):
+    if isinstance(error, MiniTVMError) and not isinstance(error, StageError):
         return Refused(kind, error.message, str(error))
     return Raised(kind, str(error), traceback.format_exc()[-3000:])
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from minitvm.errors import FrontendError, InputError, MiniTVMError, blame, is_own
+from minitvm.errors import FrontendError, InputError, MiniTVMError, blame, is_own, stage
 from minitvm.frontend.onnx.check import (
     check_against_schema,
     check_dtypes,
@@ -65,6 +65,7 @@ _OF_MALFORMED = (ValueError, IndexError, KeyError, TypeError, ArithmeticError, A
 Shapes = Mapping[str, Sequence["int | str | None"]]
 
 
+@stage("importing the model")
 def from_onnx(
     model: ModelSource,
     shape_dict: Shapes | None = None,
@@ -109,6 +110,7 @@ def from_onnx(
     return _checked(load_model(model), freeze_params).run(shapes, dtypes, values)
 
 
+@stage("opening the model")
 def describe_importable(model: ModelSource) -> ModelDescription:
     """As :func:`describe_onnx`; raises, too, what :func:`from_onnx` raises of all but shapes and values: operators and
     their sets, types, attributes, names of values, weights and the files that they are in."""

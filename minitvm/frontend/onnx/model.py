@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from minitvm.errors import FrontendError, NoSuchFileError, NotAModelError
+from minitvm.errors import FrontendError, NoSuchFileError, NotAModelError, stage
 from minitvm.frontend.onnx.files import KEPT, File, Files
 from minitvm.frontend.onnx.mapped import LARGE, without_weights
 from minitvm.frontend.onnx.types import dtype_name, text_of_proto, type_of_proto
@@ -82,6 +82,7 @@ class HeldModel:
     """Which of them it is."""
 
 
+@stage("opening the model")
 def describe_onnx(model: ModelSource) -> ModelDescription:
     """Inputs and outputs with symbolic dimensions as strings and unknown ones as ``None``.
 
@@ -160,6 +161,7 @@ def _dimension(dim: Any) -> int | str | None:
     return str(dim.dim_param) or None
 
 
+@stage("opening the model")
 def load_model(source: ModelSource) -> LoadedModel:
     """Parses a model; weights stored beside the file are read later.
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 import onnx
 
-from minitvm.errors import InputError, did_you_mean, listing
+from minitvm.errors import InputError, did_you_mean, listing, warn
 from minitvm.frontend.onnx.files import Files
 from minitvm.frontend.onnx.model import LoadedModel, ModelSource, array_of, load_model
 
@@ -29,7 +28,7 @@ def overridden(
     proto.CopyFrom(loaded.proto)
     dims = [*_dimensions([*proto.graph.input, *proto.graph.output])]
     for name in by_name.keys() - {dim.dim_param for dim in dims}:
-        warnings.warn(f"no dimension of the model is called {name!r}", stacklevel=2)
+        warn(f"no dimension of the model is called {name!r}")
     for dim in dims:
         size = by_name.get(dim.dim_param) if dim.HasField("dim_param") else by_denotation.get(dim.denotation)
         if size is not None and dim.WhichOneof("value") != "dim_value":
