@@ -163,7 +163,7 @@ def test_a_default_without_a_rank() -> None:
 def test_scans_of_open_dimensions_in_a_branch() -> None:
     """Found: how often it goes was text, so that the branch was taken for one that does not fit; and the state is of
     the body's shape, which the input need not say."""
-    step = "b (v, e) => (u, u) { t = Add (v, e) u = Add (t, w) }"
+    step = "b (v, e) => (u, t) { t = Add (v, e) u = Add (t, w) }"
     scan = f"p, q = Scan <num_scan_inputs = 1, body = {step}> (s, x)"
     branches = f"then_branch = t () => (p, q) {{ {scan} }}, else_branch = e () => (p, q) {{ p = Neg (s) q = Abs (x) }}"
     text = f"(float[n,2] x, float[m] s, bool c) => (y, z) {{ y, z = If (c) <{branches}> }}"
