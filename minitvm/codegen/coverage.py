@@ -9,16 +9,29 @@ evaluated at every iteration.  What depends on data, or is too large, is *undeci
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 
 from minitvm.errors import CompilerError, origin
-from minitvm.ir.loop import Barrier, Buffer, Kernel, LoopExpr, LoopVar, Stmt, Store, allocated, walk_exprs
+from minitvm.ir.loop import (
+    Barrier,
+    Buffer,
+    If,
+    Kernel,
+    LoopExpr,
+    LoopVar,
+    Stmt,
+    Store,
+    allocated,
+    map_stmt,
+    substitute_vars,
+    walk_exprs,
+)
 from minitvm.ir.loop.affine import address, loads, mixed_radix
 from minitvm.ir.loop.text import print_loop_expr
 from minitvm.ir.loop.verify import Around, Guard, evaluate, of_all_threads, places
@@ -71,7 +84,7 @@ def check_coverage(kernel: Kernel) -> list[Coverage]:
     :class:`CompilerError` names the first element that no store reaches, or that more than one does, or one that a
     store looks for outside of the buffer, where it hits the next row or somebody else's memory.
     """
-    inside = list(places(kernel.body))
+    inside = list(places(map_stmt(kernel.body, on_stmt=_settled)))
     stores = [_Place(stmt, around) for stmt, around in inside if isinstance(stmt, Store)]
     again = _filled_again(inside)
     shared = [buffer for buffer in allocated(kernel.body) if buffer.scope == "global" and buffer not in again]
@@ -95,6 +108,42 @@ def _coverage(kernel: Kernel, buffer: Buffer, places: Sequence[_Place]) -> Cover
         )
     proved = all(part.proved for parts in stores for part in parts)
     return Coverage(buffer, Verdict.PROVED if proved else Verdict.ENUMERATED)
+
+
+# --- branches that data decides on ----------------------------------------------------------------------------
+
+
+def _settled(stmt: Stmt) -> Stmt:
+    """One branch, where data decides on two that store to the same elements, equally often."""
+    match stmt:
+        case If(condition, then, Stmt() as orelse) if loads(condition) and _stored(then) == _stored(orelse):
+            return then
+    return stmt
+
+
+def _stored(stmt: Stmt) -> Counter[Hashable]:
+    """The stores below a statement, but for those to its own memory: where, in which loops, under which conditions."""
+    own = set(allocated(stmt))
+    found = ((part, around) for part, around in places(stmt) if isinstance(part, Store) and part.buffer not in own)
+    return Counter(_form(store, around) for store, around in found)
+
+
+def _form(store: Store, around: Around) -> Hashable:
+    """The same for stores that differ in the names and the kinds of their loops."""
+    names: dict[LoopVar, LoopExpr] = {loop.var: _number(d) for d, loop in enumerate(around.loops)}
+
+    def named(expr: LoopExpr) -> LoopExpr:
+        return substitute_vars(expr, names)
+
+    extents = tuple(named(loop.extent) for loop in around.loops)
+    conditions = frozenset((named(condition), holds) for condition, holds in around.conditions)
+    return store.buffer, tuple(map(named, store.index)), extents, conditions
+
+
+@cache
+def _number(depth: int) -> LoopVar:
+    """The variable of the loop so deep inside, whatever it was called."""
+    return LoopVar(f"i{depth}")
 
 
 # --- where stores stand ---------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ from far.  Channels are the lanes of both transforms.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import partial, reduce
 
 import numpy as np
 
-from minitvm.codegen.loops import after, in_lanes, in_parallel, inside, or_zero, unflatten
+from minitvm.codegen.loops import in_lanes, in_parallel, inside, or_zero, unflatten, with_memory
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
@@ -33,9 +33,11 @@ from minitvm.codegen.templates.tile import (
     unrolled,
     written_out,
 )
+from minitvm.codegen.templates.winograd_guard import Guard
 from minitvm.ir.decision import Exactness
 from minitvm.ir.loop import (
     Alloc,
+    Barrier,
     Buffer,
     Const,
     If,
@@ -137,6 +139,7 @@ class Winograd(Template):
         self.grid = tuple(-(-n // self.size) for n in self.out.shape[2:4])
         self.tiles = self.batch * math.prod(self.grid)
         self.in_blocks, self.inner = self.weight.shape[3:5]
+        self.guard = Guard(self)
 
     @property
     def lanes(self) -> int:
@@ -222,9 +225,10 @@ class Winograd(Template):
             some = runs(self.tiles, self._together(choice.scheme, choice.tile))
             work = partial(self._by_tiles, groups, choice.tile)
             return in_one_loop(some, work, LoopKind.PARALLEL, "some")
-        inputs = self._inputs(self.tiles, "global")
-        transforms = in_parallel(inputs.shape[1:3], lambda i, t: self._input(inputs, i, t, t))
-        return after(inputs, transforms, self._by_channels(inputs, groups, choice.tile))
+        inputs, energy = self._inputs(self.tiles, "global"), self.guard.energy(self.tiles, "global")
+        transforms = in_parallel(inputs.shape[1:3], lambda i, t: self._input(inputs, energy, i, t, t))
+        work = self._by_channels(inputs, energy, groups, choice.tile)
+        return with_memory([inputs, energy], seq(transforms, Barrier(), work))
 
     def _inputs(self, count: int, scope: str) -> Buffer:
         """Of so many tiles, transformed: (place, block of channels, tile, channel)."""
@@ -232,29 +236,42 @@ class Winograd(Template):
 
     def _by_tiles(self, groups: Sequence[Run], tile: Tile, first: LoopExpr, size: int) -> Stmt:
         """A work item: some tiles, for all channels."""
-        inputs = self._inputs(size, "shared")
+        inputs, energy = self._inputs(size, "shared"), self.guard.energy(size, "shared")
+        marks = self.guard.marks(size)
 
         def channels(group: Run) -> Stmt:
             piece = Run(0, 1, size)
-            return group.over(lambda block, _: self._channels(inputs, first, Const(0), piece, block, group, tile))
+            return group.over(
+                lambda block, _: self._channels(inputs, marks, first, Const(0), piece, block, group, tile)
+            )
 
-        transforms = nest(inputs.shape[1:3], lambda i, t: self._input(inputs, i, t, first + t))
-        return Alloc(inputs, seq(transforms, *map(channels, groups)))
+        transforms = nest(inputs.shape[1:3], lambda i, t: self._input(inputs, energy, i, t, first + t))
+        mark = self.guard.mark(marks, energy, Const(0), first)
+        return with_memory([inputs, energy, marks], seq(transforms, mark, *map(channels, groups)))
 
-    def _by_channels(self, inputs: Buffer, groups: Sequence[Run], tile: Tile) -> Stmt:
+    def _by_channels(self, inputs: Buffer, energy: Buffer, groups: Sequence[Run], tile: Tile) -> Stmt:
         """A work item is some channels, for all tiles or, where channels are few, for some."""
 
         def work(group: Run, some: Run) -> Stmt:
             def channels(block: LoopExpr, at: LoopExpr) -> Stmt:
-                first = some.start(at)
-                return self._channels(inputs, first, first, some, group.start(block), group, tile)
+                first, marks = some.start(at), self.guard.marks(some.size)
+                products = self._channels(inputs, marks, first, first, some, group.start(block), group, tile)
+                return Alloc(marks, seq(self.guard.mark(marks, energy, first, first), products))
 
             return in_parallel((group.count, some.count), channels)
 
         return seq(*(work(group, some) for group in groups for some in runs(self.tiles, self._of_channels(tile))))
 
     def _channels(
-        self, inputs: Buffer, tile: LoopExpr, first: LoopExpr, some: Run, block: LoopExpr, group: Run, size: Tile
+        self,
+        inputs: Buffer,
+        marks: Buffer,
+        tile: LoopExpr,
+        first: LoopExpr,
+        some: Run,
+        block: LoopExpr,
+        group: Run,
+        size: Tile,
     ) -> Stmt:
         """A group of channels of ``some.size`` tiles from ``tile`` on, whose inputs begin at ``first``."""
         sums = Buffer("sums", (self.extent**2, some.size, group.size, self.lanes), self.accumulator, "shared")
@@ -262,17 +279,21 @@ class Winograd(Template):
         def product(p: LoopExpr, q: LoopExpr) -> Stmt:
             return self._product(inputs, first, sums, p, q, block, size)
 
-        results = loop(some.size, lambda t: self._results(sums, t, tile + t, block, group), name="t")
-        return Alloc(sums, seq(nest((self.extent, self.extent), product), results))
+        def results(t: LoopExpr) -> Stmt:
+            transformed, exact = (self._results(found, t, tile + t, block, group) for found in (sums, None))
+            return If(marks[t], exact, transformed)
 
-    def _position(self, tile: LoopExpr) -> tuple[LoopExpr, LoopExpr, LoopExpr]:
+        results_of = loop(some.size, results, name="t")
+        return Alloc(sums, seq(nest((self.extent, self.extent), product), results_of))
+
+    def position(self, tile: LoopExpr) -> tuple[LoopExpr, LoopExpr, LoopExpr]:
         """The image, and the first row and column of results."""
         n, row, column = unflatten(tile, (self.batch, *self.grid))
         return n, row * self.size, column * self.size
 
-    def _input(self, inputs: Buffer, block: LoopExpr, t: LoopExpr, tile: LoopExpr) -> Stmt:
-        """One tile's inputs of a block of channels, transformed."""
-        n, *corner = self._position(tile)
+    def _input(self, inputs: Buffer, energy: Buffer, block: LoopExpr, t: LoopExpr, tile: LoopExpr) -> Stmt:
+        """One tile's inputs of a block of channels, transformed, and the sum of their squares."""
+        n, *corner = self.position(tile)
         y, x = (at - before for at, before in zip(corner, self.pads, strict=True))
         pixels = self.data.shape[2:4]
 
@@ -283,18 +304,23 @@ class Winograd(Template):
             return or_zero(inside((y + r, x + s), pixels), pixel(r, s, lane))
 
         ends = inside((y, x, y + (self.extent - 1), x + (self.extent - 1)), pixels * 2)
-        whole = self._transformed(inputs, block, t, pixel)
-        padded = self._transformed(inputs, block, t, or_padding)
+        whole = self._transformed(inputs, energy, block, t, pixel)
+        padded = self._transformed(inputs, energy, block, t, or_padding)
         return If(ends, whole, padded)
 
-    def _transformed(self, inputs: Buffer, block: LoopExpr, t: LoopExpr, pixel: Callable[..., LoopExpr]) -> Stmt:
+    def _transformed(
+        self, inputs: Buffer, energy: Buffer, block: LoopExpr, t: LoopExpr, pixel: Callable[..., LoopExpr]
+    ) -> Stmt:
         extent, B = self.extent, self.transforms.B
         half = Buffer("half", (extent, extent, self.inner), self.accumulator, "local")
+        squares = Buffer("squares", (self.inner,), self.accumulator, "local")
 
         def column(s: LoopExpr) -> Stmt:
             def some(lane: LoopExpr) -> Stmt:
-                values = transformed_input(B, [pixel(r, s, lane) for r in range(extent)])
-                return seq(*(Store(half, (Const(p), s, lane), value) for p, value in enumerate(values)))
+                pixels = [pixel(r, s, lane) for r in range(extent)]
+                more = reduce(lambda total, x: intrin("fma", x, x, total), pixels, squares[lane])
+                stores = (Store(half, (Const(p), s, lane), v) for p, v in enumerate(transformed_input(B, pixels)))
+                return seq(*stores, Store(squares, (lane,), more))
 
             return in_lanes(self.inner, some)
 
@@ -306,7 +332,10 @@ class Winograd(Template):
             return in_lanes(self.inner, some)
 
         every = range(extent)
-        return Alloc(half, seq(unrolled(every, column, "s"), unrolled(every, row, "p")))
+        zero = in_lanes(self.inner, lambda lane: Store(squares, (lane,), const(0, self.accumulator)))
+        summed = in_lanes(self.inner, lambda lane: Store(energy, (block, t, lane), squares[lane]))
+        steps = seq(zero, unrolled(every, column, "s"), summed, unrolled(every, row, "p"))
+        return with_memory([half, squares], steps)
 
     def _product(
         self, inputs: Buffer, first: LoopExpr, sums: Buffer, p: LoopExpr, q: LoopExpr, block: LoopExpr, size: Tile
@@ -350,37 +379,51 @@ class Winograd(Template):
 
         return Ahead(lines * blocks if self._from_afar else 0, count, line)
 
-    def _results(self, sums: Buffer, t: LoopExpr, tile: LoopExpr, block: LoopExpr, run: Run) -> Stmt:
-        """One tile's results of a group of channels."""
-        extent, size, per = self.extent, self.size, self.lanes // self.block
+    def _results(self, sums: Buffer | None, t: LoopExpr, tile: LoopExpr, block: LoopExpr, run: Run) -> Stmt:
+        """One tile's results of a group of channels; without ``sums`` from its inputs."""
+        size, per = self.size, self.lanes // self.block
         valid = (run.size - 1) * per + (run.width or self.lanes) // self.block
-        n, y, x = self._position(tile)
+        n, y, x = self.position(tile)
         height, width = self.out.shape[2:4]
 
-        def some(b: LoopExpr) -> Stmt:
-            half = Buffer("half", (size, extent, self.block), self.accumulator, "local")
-
-            def column(q: LoopExpr) -> Stmt:
-                def lanes(lane: LoopExpr) -> Stmt:
-                    block, at = b // per, b % per * self.block + lane
-                    values = [sums[q + p * extent, t, block, at] for p in range(extent)]
-                    found = transformed_output(self.transforms.A, values)
-                    return seq(*(Store(half, (Const(i), q, lane), value) for i, value in enumerate(found)))
-
-                return in_lanes(self.block, lanes)
-
-            def result(i: LoopExpr, j: int, lane: LoopExpr) -> Stmt:
-                value = transformed_output(self.transforms.A, [half[i, q, lane] for q in range(extent)])[j]
-                return store_at(Load(self.out, (n, block * per + b, y + i, x + j, lane)), value)
-
+        def stored(b: LoopExpr, result: Callable[[LoopExpr, int, LoopExpr], LoopExpr]) -> Callable[[LoopExpr], Stmt]:
             def row(i: LoopExpr) -> Stmt:
                 def one(j: int) -> Stmt:
-                    stored = in_lanes(self.block, lambda lane: result(i, j, lane))
+                    def lanes(lane: LoopExpr) -> Stmt:
+                        at = Load(self.out, (n, block * per + b, y + i, x + j, lane))
+                        return store_at(at, result(i, j, lane))
+
+                    stored = in_lanes(self.block, lanes)
                     return If(x + j < width, stored) if width % size and j else stored
 
                 stored = seq(*map(one, range(size)))
                 return If(y + i < height, stored) if height % size else stored
 
-            return Alloc(half, seq(unrolled(range(extent), column, "q"), unrolled(range(size), row, "i")))
+            return row
 
-        return loop(valid, some, name="b")
+        def transformed(sums: Buffer, b: LoopExpr) -> Stmt:
+            half = Buffer("half", (size, self.extent, self.block), self.accumulator, "local")
+
+            def column(q: LoopExpr) -> Stmt:
+                def lanes(lane: LoopExpr) -> Stmt:
+                    block, at = b // per, b % per * self.block + lane
+                    values = [sums[q + p * self.extent, t, block, at] for p in every]
+                    found = transformed_output(self.transforms.A, values)
+                    return seq(*(Store(half, (Const(i), q, lane), value) for i, value in enumerate(found)))
+
+                return in_lanes(self.block, lanes)
+
+            def result(i: LoopExpr, j: int, lane: LoopExpr) -> LoopExpr:
+                return transformed_output(self.transforms.A, [half[i, q, lane] for q in every])[j]
+
+            every = range(self.extent)
+            rows = unrolled(range(size), stored(b, result), "i")
+            return Alloc(half, seq(unrolled(every, column, "q"), rows))
+
+        def exactly(b: LoopExpr) -> Stmt:
+            exact = Buffer("exact", (size, size, self.block), self.accumulator, "local")
+            sums = self.guard.results_of(exact, tile, block + b // per, b % per * self.block)
+            rows = loop(size, stored(b, lambda i, j, lane: exact[i, j, lane]), name="i")
+            return Alloc(exact, seq(sums, rows))
+
+        return loop(valid, exactly if sums is None else partial(transformed, sums), name="b")

@@ -57,6 +57,15 @@ class Transforms:
         return self.size + TAPS - 1
 
     @property
+    def inverse(self) -> np.ndarray:
+        """(3, m + 2) that takes a transformed filter back, ``inverse @ G`` is one: a number or the difference of two
+        for each tap."""
+        found = np.zeros(self.G.shape[::-1])
+        found[0, 0], found[2, -1] = 1 / self.G[0, 0], 1 / self.G[-1, 2]
+        found[1, 1:3] = np.array([1, -1]) / (self.G[1, 1] - self.G[2, 1])
+        return found
+
+    @property
     def amplification(self) -> float:
         """How much larger than an image's largest element times the sum of a filter's, without their signs, terms get
         on their way to one result: roundings count so many times."""
