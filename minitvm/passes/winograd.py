@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
 
+import numpy as np
+
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Constant, Expr, Var
 from minitvm.ir.ops.nn_conv import Conv2d
@@ -33,6 +35,8 @@ def remembering(predict: Predict) -> Predict:
     return ask
 
 
+_LARGEST = 2.0**100
+"""Weights of which transforms do not overflow."""
 _WORTH = 0.85
 """Of the direct one's cycles: weights take up to four times the memory, and results are rounded more often."""
 
@@ -65,6 +69,8 @@ def _refusal(site: Site, direct: Placement) -> Declined | None:
         return Declined("its weights are not constant: they would be transformed at every run")
     if {site.type(0).dtype, weight.dtype, site.call.dtype} != {"float32"}:
         return Declined(f"it computes {site.call.dtype} from {site.type(0).dtype} and {weight.dtype}, not float32")
+    if weight.value.size and not np.abs(weight.value).max() <= _LARGEST:
+        return Declined("its weights are so large, or no numbers, that their transforms are no numbers")
     return None
 
 

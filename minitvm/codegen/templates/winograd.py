@@ -8,7 +8,7 @@ from far.  Channels are the lanes of both transforms.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 
 import numpy as np
@@ -34,6 +34,7 @@ from minitvm.codegen.templates.tile import (
     written_out,
 )
 from minitvm.codegen.templates.winograd_guard import Guard
+from minitvm.codegen.templates.winograd_sums import transformed_input, transformed_output
 from minitvm.ir.decision import Exactness
 from minitvm.ir.loop import (
     Alloc,
@@ -71,53 +72,6 @@ _TRANSFORM = 6.0  # cycles for each of a tile's places, of both transforms on th
 def _whole(most: int, size: int) -> int:
     """The largest multiple of ``size`` up to ``most``, but at least ``size``."""
     return max(1, most // size) * size
-
-
-def combined(coefficients: Iterable[float], values: Sequence[LoopExpr]) -> LoopExpr | None:
-    """The sum of values times numbers, as additions and multiply-adds; ``None`` where all are zero."""
-    total: LoopExpr | None = None
-    for c, value in sorted(
-        zip(map(float, coefficients), values, strict=True), key=lambda pair: (pair[0] != 1, pair[0] != -1)
-    ):
-        if c == 0:
-            continue
-        if total is None:
-            total = value if c == 1 else value * const(c, value.dtype)
-        elif abs(c) == 1:
-            total = total + value if c == 1 else total - value
-        else:
-            total = intrin("fma", value, const(c, value.dtype), total)
-    return total
-
-
-def transformed_input(B: np.ndarray, values: Sequence[LoopExpr]) -> list[LoopExpr]:
-    """``B @ values``: rows of points that differ in sign share their even and odd parts."""
-    extent = len(values)
-    even = [float(i % 2 == 0) for i in range(extent)]
-    odd = [1 - e for e in even]
-
-    def row(coefficients: np.ndarray) -> LoopExpr:
-        found = combined(coefficients, values)
-        assert found is not None
-        return found
-
-    found = [row(B[0])]
-    for i in range(1, extent - 1, 2):
-        e, o = row(B[i] * even), row(B[i] * odd)
-        found += [e + o, e - o]
-    return [*found, row(B[-1])]
-
-
-def transformed_output(A: np.ndarray, values: Sequence[LoopExpr]) -> list[LoopExpr]:
-    """``A @ values``: points that differ in sign come as a sum and a difference."""
-    pairs = [(values[i] + values[i + 1], values[i] - values[i + 1]) for i in range(1, len(values) - 1, 2)]
-    found = []
-    for i, row in enumerate(A):
-        terms = [values[0], *(pair[i % 2] for pair in pairs), values[-1]]
-        value = combined([row[0], *row[1:-1:2], row[-1]], terms)
-        assert value is not None
-        found.append(value)
-    return found
 
 
 @TEMPLATES.register("llvm", Conv2dWinograd)
@@ -227,8 +181,8 @@ class Winograd(Template):
             return in_one_loop(some, work, LoopKind.PARALLEL, "some")
         inputs, energy = self._inputs(self.tiles, "global"), self.guard.energy(self.tiles, "global")
         transforms = in_parallel(inputs.shape[1:3], lambda i, t: self._input(inputs, energy, i, t, t))
-        work = self._by_channels(inputs, energy, groups, choice.tile)
-        return with_memory([inputs, energy], seq(transforms, Barrier(), work))
+        products = self._by_channels(inputs, energy, groups, choice.tile)
+        return with_memory([inputs, energy], seq(transforms, Barrier(), products))
 
     def _inputs(self, count: int, scope: str) -> Buffer:
         """Of so many tiles, transformed: (place, block of channels, tile, channel)."""
@@ -318,9 +272,9 @@ class Winograd(Template):
         def column(s: LoopExpr) -> Stmt:
             def some(lane: LoopExpr) -> Stmt:
                 pixels = [pixel(r, s, lane) for r in range(extent)]
-                more = reduce(lambda total, x: intrin("fma", x, x, total), pixels, squares[lane])
+                more = reduce(lambda total, x: intrin("fma", x, x, total), pixels[1:], pixels[0] * pixels[0])
                 stores = (Store(half, (Const(p), s, lane), v) for p, v in enumerate(transformed_input(B, pixels)))
-                return seq(*stores, Store(squares, (lane,), more))
+                return seq(*stores, Store(squares, (lane,), squares[lane] + more))
 
             return in_lanes(self.inner, some)
 

@@ -163,7 +163,7 @@ class Guard:
 
                 return in_lanes(width, lane)
 
-            def fill(at: tuple[int, int]) -> Stmt:
+            def fill(at: tuple[int, ...]) -> Stmt:
                 def lane(v: LoopExpr) -> Stmt:
                     return Store(taps, (*map(Const, at), v), self._tap(at, block, i, c, first + v))
 
@@ -178,7 +178,7 @@ class Guard:
         sums = nest((self.blocks, self.inner), channel, names="ic")
         return Alloc(taps, seq(nest((size, size), zero), sums))
 
-    def _tap(self, at: tuple[int, int], block: LoopExpr, i: LoopExpr, c: LoopExpr, lane: LoopExpr) -> LoopExpr:
+    def _tap(self, at: tuple[int, ...], block: LoopExpr, i: LoopExpr, c: LoopExpr, lane: LoopExpr) -> LoopExpr:
         """A weight before it was transformed, to two roundings of its terms; 0 where that is all there is."""
         rows, columns = (self.template.transforms.inverse[k] for k in at)
         value, size = list[LoopExpr](), list[LoopExpr]()

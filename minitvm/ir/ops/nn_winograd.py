@@ -119,6 +119,10 @@ class Conv2dWinograd(BlockedConvolution, name="nn.contrib_conv2d_winograd_NCHWc"
     ``nn.contrib_conv2d_winograd_weight_transform`` makes.
 
     data: NCHW[x]c, weight: OHWI[x]i[y]o with H = W = tile_size + 2 -> NCHW[z]c, where z divides y.
+
+    A result is off by at most ``Transforms.bound`` times the sum of a filter times the largest input of its tile.  The
+    kernel computes tiles directly that are not finite, or whose largest input is more than 64 times that of a window
+    in it, unless all of a tile is of usual magnitude (``codegen/templates/winograd_guard.py``).
     """
 
     filter_order = "OHWI"  # no field: not annotated
