@@ -93,7 +93,8 @@ class Winograd(Template):
         self.grid = tuple(-(-n // self.size) for n in self.out.shape[2:4])
         self.tiles = self.batch * math.prod(self.grid)
         self.in_blocks, self.inner = self.weight.shape[3:5]
-        self.guard = Guard(self)
+        results = self.out.shape[2:4]
+        self.guard = Guard(self.data, self.weight, self.transforms, self.pads, results, self.position, self.accumulator)
 
     @property
     def lanes(self) -> int:

@@ -10,7 +10,8 @@ tap by tap, as the convolution says.
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,10 +36,7 @@ from minitvm.ir.loop import (
     select,
     seq,
 )
-from minitvm.ir.ops.nn_winograd import TAPS
-
-if TYPE_CHECKING:
-    from minitvm.codegen.templates.winograd import Winograd
+from minitvm.ir.ops.nn_winograd import TAPS, Transforms
 
 USUAL = 8.0
 """The root of the mean of squares, up to which tiles need not be looked at."""
@@ -50,14 +48,31 @@ _NOTHING = 2.0**-22
 """Of the terms of a tap: what their roundings may have left of zero."""
 
 
+@dataclass(frozen=True)
 class Guard:
-    """What :class:`Winograd` asks, of tiles by their number, and does."""
+    """Questions about tiles of inputs, each by its number, and the results of some.
 
-    def __init__(self, template: Winograd) -> None:
-        self.template = template
-        self.dtype = template.accumulator
-        self.pixels, self.results = template.data.shape[2:4], template.out.shape[2:4]
-        self.blocks, self.inner = template.in_blocks, template.inner
+    ``data`` and ``weight`` as the operator has them; ``results``: rows and columns of the result; ``position``: the
+    image of a tile and the first row and column of its results, whose windows begin ``pads`` before.
+    """
+
+    data: Buffer
+    weight: Buffer
+    transforms: Transforms
+    pads: tuple[int, ...]
+    results: tuple[int, ...]
+    position: Callable[[LoopExpr], tuple[LoopExpr, ...]]
+    dtype: str
+
+    @property
+    def blocks(self) -> int:
+        """Of input channels."""
+        return self.weight.shape[3]
+
+    @property
+    def inner(self) -> int:
+        """Channels of a block."""
+        return self.weight.shape[4]
 
     def energy(self, count: int, scope: str) -> Buffer:
         """Sums of squares of so many tiles: (block of channels, tile, channel)."""
@@ -90,7 +105,7 @@ class Guard:
                 in_lanes(self.inner, lambda v: lanes(worst, maximum(worst[v], sums[v]), v)),
             )
 
-        usual = USUAL**2 * self.template.extent**2 * self.blocks
+        usual = USUAL**2 * self.transforms.extent**2 * self.blocks
         clear = loop(count, lambda t: Store(marks, (t,), Const(False, "bool")), name="t")
         look = loop(count, lambda t: self._look(marks, t, tile + t), name="t")
         steps = seq(
@@ -104,18 +119,18 @@ class Guard:
 
     def _pixel(self, tile: LoopExpr, block: LoopExpr, c: LoopExpr, r: LoopExpr, s: LoopExpr) -> LoopExpr:
         """An input of a tile, 0 outside of the image."""
-        n, *corner = self.template.position(tile)
-        y, x = (a - before + k for a, before, k in zip(corner, self.template.pads, (r, s), strict=True))
-        found = Load(self.template.data, (n, block, y, x, c)).astype(self.dtype)
-        return or_zero(inside((y, x), self.pixels), found)
+        n, *corner = self.position(tile)
+        y, x = (a - before + k for a, before, k in zip(corner, self.pads, (r, s), strict=True))
+        found = Load(self.data, (n, block, y, x, c)).astype(self.dtype)
+        return or_zero(inside((y, x), self.data.shape[2:4]), found)
 
     def _look(self, marks: Buffer, t: LoopExpr, tile: LoopExpr) -> Stmt:
         """Every window holds one of the squares of 2 x 2 inputs that a tile consists of: the largest input of a window
         is at least that of its square."""
         peaks = Buffer("peaks", (self.inner,), self.dtype, "local")
         peak, high, low = (Buffer(name, (), self.dtype, "local") for name in ("peak", "high", "low"))
-        corner = self.template.position(tile)[1:]
-        squares = self.template.extent // 2
+        corner = self.position(tile)[1:]
+        squares = self.transforms.extent // 2
 
         def square(p: LoopExpr, q: LoopExpr) -> Stmt:
             def higher(i: LoopExpr, r: LoopExpr, s: LoopExpr) -> Stmt:
@@ -180,10 +195,10 @@ class Guard:
 
     def _tap(self, at: tuple[int, ...], block: LoopExpr, i: LoopExpr, c: LoopExpr, lane: LoopExpr) -> LoopExpr:
         """A weight before it was transformed, to two roundings of its terms; 0 where that is all there is."""
-        rows, columns = (self.template.transforms.inverse[k] for k in at)
+        rows, columns = (self.transforms.inverse[k] for k in at)
         value, size = list[LoopExpr](), list[LoopExpr]()
         for p, q in itertools.product(np.flatnonzero(rows), np.flatnonzero(columns)):
-            weight = Load(self.template.weight, (block, Const(int(p)), Const(int(q)), i, c, lane)).astype(self.dtype)
+            weight = Load(self.weight, (block, Const(int(p)), Const(int(q)), i, c, lane)).astype(self.dtype)
             value.append(weight * float(rows[p] * columns[q]))
             size.append(intrin("abs", value[-1]))
         found, terms = sum(value[1:], value[0]), sum(size[1:], size[0])
