@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import sys
 import warnings
@@ -191,3 +192,35 @@ def test_dropout_of_a_seed() -> None:
     y, mask = none.run(None, {"x": x})
     assert none.host_calls == []
     assert np.array_equal(y, x) and mask.all()
+
+
+def matches(pattern: str, *texts: str) -> list[bool]:
+    count, text = len(texts), json.dumps(pattern)
+    made = session(f"g (string[{count}] x) => (bool[{count}] y) {{ y = RegexFullMatch<pattern = {text}>(x) }}")
+    return made.run(None, {"x": np.array(texts, object)})[0].tolist()
+
+
+def test_patterns_take_linear_time() -> None:
+    """Python's ``re`` would try more ways through each than it can."""
+    for pattern in ("(a+)+$", "(a|a)*b", "(a*)*c", "(.*a){12}d", "(a?){40}a{40}x"):
+        assert matches(pattern, "a" * 2000 + "!") == [False]
+
+
+def test_patterns_mean_what_they_mean_to_re2() -> None:
+    assert matches("[a-c]+", "abc", "abd", "", "cab") == [True, False, False, True]
+    assert matches(r"\pL+", "Grüße", "a1") == [True, False]
+    assert matches("(?P<n>x)y|.", "xy", "é", "\n") == [True, True, False]
+    assert matches(r"\d", "7", "\u0667") == [True, False], "digits of other scripts are Python's alone"
+    assert matches("a$", "a", "a\n") == [True, False], "the end is the end"
+
+
+@pytest.mark.parametrize(("pattern", "why"), [(r"(a)\1", "escape"), ("a(?=b)", "perl"), ("(a", "missing"), ("x**", "")])
+def test_patterns_that_re2_refuses(pattern: str, why: str) -> None:
+    with pytest.raises(FrontendError, match=rf"RE2 refuses the pattern .*{why}"):
+        matches(pattern, "a")
+
+
+def test_patterns_without_re2(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "re2", None)
+    with pytest.raises(MiniTVMError, match=r"needs the package google-re2(.|\n)*pip install 'minitvm\[text\]'"):
+        matches("a", "a")

@@ -11,6 +11,7 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 from minitvm.errors import MiniTVMError, UnknownValueError
 from minitvm.frontend.onnx.model import array_of
 from minitvm.frontend.onnx.node import OnnxNode, normal_domain, schema_of
+from minitvm.frontend.onnx.regex import full_match
 from minitvm.frontend.onnx.registry import Builder, Outputs
 from minitvm.frontend.onnx.types import proto_of_type, type_of_proto
 from minitvm.ir.builder import call_op
@@ -26,6 +27,9 @@ RANKED = frozenset({"MaxUnpool"})
 
 OPEN = frozenset({"STFT"})
 """ONNX's shape inference counts the frames otherwise than its reference."""
+
+OWN: dict[str, Callable[[onnx.NodeProto], Callable[..., Sequence[Any]]]] = {"RegexFullMatch": full_match}
+"""Computed here, not by onnx's reference evaluator."""
 
 
 def is_foreign(node: onnx.NodeProto, domain: str, opset: int) -> bool:
@@ -49,6 +53,11 @@ def is_foreign(node: onnx.NodeProto, domain: str, opset: int) -> bool:
 
 def foreign(node: OnnxNode) -> list[Expr | None]:
     """The call of ``foreign`` that stands for a node; its results are typed by ONNX's shape inference."""
+    if node.op_type in OWN:
+        try:
+            OWN[node.op_type](node.proto)
+        except MiniTVMError as error:
+            raise node.fail(error.message, error.hint) from error
     given = [(name, value) for name, value in zip(node.proto.input, node.inputs, strict=True) if value is not None]
     wanted = [name for name in node.proto.output if name]
     whole = _self_contained(node)
@@ -114,12 +123,14 @@ def _external_tensors(node: onnx.NodeProto) -> list[onnx.TensorProto]:
 
 def evaluator(node: str, opset: int) -> Callable[..., Sequence[Any]]:
     """What computes a node that is given as protobuf's JSON: arrays of its inputs to its results."""
+    proto = json_format.Parse(node, onnx.NodeProto())
+    if proto.op_type in OWN and not proto.domain:
+        return OWN[proto.op_type](proto)
     try:
         from onnx.reference import ReferenceEvaluator
     except ImportError as error:
         message = "the model has an operator that is not compiled, and onnx's reference evaluator is missing"
         raise MiniTVMError(message, hint="pip install onnx") from error
-    proto = json_format.Parse(node, onnx.NodeProto())
     if _external_tensors(proto):
         raise MiniTVMError(f"{proto.op_type}: a tensor of an attribute is in a file", hint="compile the model again")
     made = ReferenceEvaluator(proto, opsets={proto.domain: opset})
