@@ -18,6 +18,11 @@ class Variable(NamedTuple):
 VARIABLES: dict[str, Variable] = {
     v.name: v
     for v in (
+        Variable(
+            "MINITVM_BUDGET",
+            "",
+            "what compiling may cost, such as nodes=2000000,bytes=268435456,steps=200000,seconds=0; 0 is no limit",
+        ),
         Variable("MINITVM_CACHE_DIR", "~/.cache/minitvm", "folder of compiled kernels; empty turns the cache off"),
         Variable("MINITVM_CPU", "", "the CPU this machine is taken for, such as haswell; its own if empty"),
         Variable("MINITVM_MAX_TRIPS", "0", "trips that a loop of a model may have, more are an error; 0 is no limit"),

@@ -20,6 +20,7 @@ from minitvm.driver.tune import Tuned, tasks
 from minitvm.driver.tune import tune as run_tuner
 from minitvm.errors import InputError, MiniTVMError, UnknownValueError, stage
 from minitvm.frontend import ValueDescription, describe_onnx, from_onnx, load_model
+from minitvm.ir.budget import compiling
 from minitvm.ir.decision import decisions
 from minitvm.ir.dims import Undecided, assumptions, deciding
 from minitvm.ir.expr import Module
@@ -38,6 +39,7 @@ NEEDS_NUMBERS = (MiniTVMError, Undecided)
 
 
 @stage("compiling the model")
+@compiling()
 def compile(
     model: Model,
     target: str | Target = "llvm",
@@ -101,6 +103,7 @@ def tune(
     return run_tuner(tasks(module, params, compiler, opt_level), compiler, path, budget, most, on_progress)
 
 
+@compiling()
 def compile_symbolic(
     model: Model,
     target: Target,

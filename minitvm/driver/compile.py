@@ -28,6 +28,7 @@ from minitvm.driver.program import (
 from minitvm.driver.report import BuildReport, KernelReport, Recorder, with_names
 from minitvm.errors import CompilerError, ConfigError, InputError, listing, stage
 from minitvm.ir.arrays import shared, trim
+from minitvm.ir.budget import COST, compiling, current
 from minitvm.ir.decision import Declined, decide, decisions
 from minitvm.ir.dims import Dim, facts
 from minitvm.ir.expr import Call, Function, Module, Var, describe_call
@@ -104,6 +105,7 @@ def _check_arguments(module: object, params: object) -> None:
         raise ConfigError(f"params is a {type(params).__name__}, not a dictionary of arrays by name")
 
 
+@compiling()
 def build_consuming(
     given: Module,
     params: dict[str, Any],
@@ -116,6 +118,7 @@ def build_consuming(
     plan: Plan | None = None,
 ) -> Library:
     """As :func:`build`, but empties ``params``, so that weights can be freed as soon as passes have replaced them."""
+    _allow_for(params)
     cache, timings = KernelCache(config.cache_dir()), Timings()
     schedules = PassContext.current().option(SCHEDULES.name)
     require_own(backend.machine.name)
@@ -144,6 +147,13 @@ def build_consuming(
     announce(artifact.host_calls, strict)
     report.log()
     return Library(artifact, ir_mod=given, report=report)
+
+
+def _allow_for(params: Mapping[str, Any]) -> None:
+    """Weights are folded into others of about their size, some passes after the other."""
+    nbytes = sum(getattr(value, "nbytes", 0) for value in params.values())
+    current().allow("bytes", 4 * nbytes)
+    current().allow("steps", 20 * nbytes / COST)
 
 
 def backend_for(target: str | Target | None, num_threads: int | None) -> Backend:

@@ -23,6 +23,7 @@ from minitvm.codegen.problem import OVERRIDES, TEMPLATES, asking, wish_for
 from minitvm.codegen.schedule import Schedule, apply, title
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError, ConfigError, MiniTVMError, as_raised, is_own
+from minitvm.ir.budget import current
 from minitvm.ir.dims import Dim, Undecided
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Kernel
@@ -174,11 +175,13 @@ class KernelCompiler:
         """Every group's code, a few at a time (LLVM leaves the interpreter's lock alone); and why others have none."""
         found: dict[str, KernelCode] = {}
         refused: dict[str, str] = {}
+        budget = current()
         with ThreadPoolExecutor(max_workers=min(8, os.cpu_count() or 1)) as pool:
             jobs: dict[Future[KernelCode], str] = {pool.submit(self.compile, s, g): s for s, g in groups.items()}
             try:
                 for done, job in enumerate(as_completed(jobs), 1):
                     symbol = jobs[job]
+                    budget.check_time(f"kernel {done} of {len(jobs)}")
                     try:
                         found[symbol] = job.result()
                     except NotLowered as error:

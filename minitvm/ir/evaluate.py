@@ -13,6 +13,7 @@ import numpy as np
 
 from minitvm.errors import InputError, IRError, MiniTVMError, blame
 from minitvm.ir.arrays import lasting, let_go, remembered
+from minitvm.ir.budget import COST, NAME, TooCostly, current, meter, metered
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var, describe_call
 from minitvm.ir.op import Op
@@ -29,6 +30,7 @@ from minitvm.ir.types import (
     is_numeric,
     numpy_dtype,
     symbols,
+    tensor_fields,
     type_of,
 )
 from minitvm.ir.visitor import post_order
@@ -72,12 +74,32 @@ def _bind(function: Function, arrays: tuple[Any, ...]) -> dict[Expr, Value]:
 
 
 def _run(function: Function, values: dict[Expr, Value]) -> Iterator[tuple[Call, Value]]:
+    counting = meter()
     for node in post_order(function.body):
         if node in values:
             continue
+        if counting is not None and isinstance(node, Call):
+            counting.count(*_price(node))
         values[node] = _value_of(node, values)
+        if counting is not None and isinstance(node, Call) and not node.type.is_static:
+            counting.count(0, _nbytes(values[node]))
         if isinstance(node, Call):
             yield node, values[node]
+
+
+def _price(call: Call) -> tuple[float, float]:
+    """Operations of a call, and bytes of its result, as far as its type says."""
+    if isinstance(call.op, Function) or not call.type.is_static:
+        return 0, 0
+    args = [t for arg in call.args for t in tensor_fields(arg.type)]
+    results = tensor_fields(call.type)
+    return call.op.flops(args, results) if all(t.is_static for t in args) else 0, sum(t.nbytes for t in results)
+
+
+def _nbytes(value: Value) -> int:
+    if isinstance(value, (tuple, list)):
+        return sum(map(_nbytes, value))
+    return value.nbytes if isinstance(value, np.ndarray) else 0
 
 
 def _value_of(node: Expr, values: dict[Expr, Value]) -> Value:
@@ -178,7 +200,7 @@ def constant_value(expr: Expr) -> Value | None:
 
 
 def unfoldable(call: Call) -> Declined | None:
-    """Why a call has no value before the model runs."""
+    """Why a call has no value before the model runs, or none that compiling has the budget for."""
     if isinstance(call.op, Function) or any(constant_value(arg) is None for arg in call.args):
         return NOT_CONSTANT
     if symbols(call.type) or call.op.symbols:
@@ -187,17 +209,47 @@ def unfoldable(call: Call) -> Declined | None:
         return Declined("it gives other results every time")
     if call.checked_type is not None and not is_numeric(call.checked_type):
         return Declined(f"only Python holds a {call.checked_type}")
-    return None if call.op.has_reference() else Declined("it has no reference")
+    return _too_costly(call) if call.op.has_reference() else Declined("it has no reference")
+
+
+def _too_costly(call: Call) -> Declined | None:
+    operations, nbytes = _price(call)
+    steps, budget = (operations + nbytes) / COST, current()
+    if call in budget.refused:
+        return Declined(f"it was tried, and takes more than {NAME} has")
+    return (budget.refusal("steps", steps) if steps > 1 else None) or budget.refusal("bytes", _growth(call))
+
+
+def _growth(call: Call) -> int:
+    """By how many bytes the result is larger than the operands; nothing that is worth counting of small ones."""
+    if not call.type.is_static:
+        return 0
+    operands = sum(t.nbytes for arg in call.args for t in tensor_fields(arg.type) if t.is_static)
+    grown = sum(t.nbytes for t in tensor_fields(call.type)) - operands
+    return grown if grown > COST else 0
 
 
 def folded(call: Call, name: str | None = None) -> Expr:
-    """The value of a call that is not :func:`unfoldable`: a constant of that name, or a tuple of them."""
-    values = [constant_value(arg) for arg in call.args]
-    return _constant(remembered(node_key(call), values, lambda: _computed(call, values)), name, call.span)
+    """The value of a call that is not :func:`unfoldable`: a constant of that name, or a tuple of them.
+
+    The call itself where that turns out to take more than compiling has the budget for, which of loops nobody knows.
+    """
+    values, budget = [constant_value(arg) for arg in call.args], current()
+    try:
+        with metered():
+            found = remembered(node_key(call), values, lambda: _computed(call, values))
+    except TooCostly:
+        budget.refused.add(call)
+        return call
+    budget.spend("bytes", _growth(call))
+    return _constant(found, name, call.span)
 
 
 def _computed(call: Call, values: Sequence[Value | None]) -> Value:
     """A call's value; what its operands have in files leaves memory before the value is copied to where it lasts."""
+    counting = meter()
+    if counting is not None:
+        counting.count(*_price(call))
     found = evaluate_call(call, *values)
     for argument in post_order(*call.args):
         if isinstance(argument, Constant):

@@ -89,6 +89,8 @@ class Op(_Frozen):
     """True where an operator without ``compute`` becomes a kernel all the same, by a template."""
     commutative: ClassVar[bool] = False
     """True where two arguments may stand in either order."""
+    chooses: ClassVar[bool] = False
+    """True where the first argument says which of the others is computed at all, element by element."""
     view: ClassVar[bool] = False
     """True where the result is the elements of the argument in their order, in another shape."""
     reads_in_place: ClassVar[bool] = False

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import PassError
+from minitvm.ir.budget import compiling, current
 from minitvm.ir.decision import decide
 from minitvm.ir.expr import Call, Module
 from minitvm.ir.visitor import calls
@@ -81,6 +82,7 @@ class Sequential(Pass):
             for name in step.info.required:
                 module = get_pass(name)(module)
             module = step(module)
+            current().check_time(f"the pass {step.info.name}")
         return module
 
     # --- orders of one's own ---
@@ -296,6 +298,7 @@ def with_kernels(module: Module) -> Module:
     return module
 
 
+@compiling()
 def optimize(
     module: Module,
     machine: MachineModel,

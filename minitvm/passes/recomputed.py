@@ -40,6 +40,8 @@ class Cutting:
     """The root of the group that a node is in from now on."""
     _places: dict[Value, Places] = field(default_factory=dict)
     _numbers: dict[object, int] = field(default_factory=dict)
+    _always: dict[int, int] = field(default_factory=dict)
+    """Of a place that only a condition leads to, the same one without it."""
     _reads: dict[Expr, Mapping[int, int]] = field(default_factory=dict)
 
     def visit(self, node: Expr) -> str:
@@ -73,7 +75,9 @@ class Cutting:
         for place in found:
             if len(places) > self.most:
                 break
-            places.add(place)
+            if self._always.get(place) not in places:
+                places.add(place)
+        places -= {place for place in places if self._always.get(place) in places}
 
     def _number(self, way: object) -> int:
         return self._numbers.setdefault(way, len(self._numbers) + 1)
@@ -95,10 +99,16 @@ class Cutting:
         if op.is_elementwise:
             shape = tensor_fields(value[0].type)[value[1]].shape
             if isinstance(call.type, TensorType) and shape == call.type.shape:
-                return own
+                return {self._if_chosen(call, place) for place in own} if op.chooses and number else own
             return {self._number((shape, place)) for place in own}
         times = self._times(call, op).get(number, 1)
         return {self._number((call, number, k, place)) for place in own for k in range(min(times, self.most + 1))}
+
+    def _if_chosen(self, call: Call, place: int) -> int:
+        """A kernel computes anew in each of two choices what is not computed outside of them."""
+        found = self._number((call, place))
+        self._always[found] = place
+        return found
 
     def _times(self, call: Call, op: Op) -> Mapping[int, int]:
         """How many elements of each operand an element of the result is made of, where that is not one."""

@@ -45,6 +45,7 @@ class Shared:
         self.uses = Counter(child for node in order for child in expr_children(node))
         self.loads: set[LoopExpr] = set()
         self.deep = len(order) > _DEEP
+        self.chooses = any(isinstance(node, Select) for node in order)
         for node in order:
             if isinstance(node, Load) or any(c in self.loads for c in expr_children(node)):
                 self.loads.add(node)
@@ -118,6 +119,10 @@ class Writer:
     def root(self, node: LoopExpr) -> str:
         """:meth:`text`, from the leaves upwards where Python's stack would not suffice: long parts get names."""
         self._name_parts(node)
+        if self.shared.chooses and not self.shared.deep:
+            for common in self.shared.always(node):  # before a choice, in which it would be computed for itself
+                if common is not node:
+                    self.piece(common)
         return self.text(node)
 
     def _name_parts(self, *nodes: LoopExpr) -> None:

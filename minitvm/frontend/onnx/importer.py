@@ -50,6 +50,7 @@ from minitvm.frontend.onnx.sequence import is_for_python
 from minitvm.frontend.onnx.settled import tell_settled
 from minitvm.frontend.onnx.stored import with_float32
 from minitvm.frontend.onnx.tensor import text
+from minitvm.ir.budget import compiling
 from minitvm.ir.dims import SymbolicDim
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Var, span_scope
 from minitvm.ir.ops.tensor import ShapeOf
@@ -66,6 +67,7 @@ Shapes = Mapping[str, Sequence["int | str | None"]]
 
 
 @stage("importing the model")
+@compiling()
 def from_onnx(
     model: ModelSource,
     shape_dict: Shapes | None = None,

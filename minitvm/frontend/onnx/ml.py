@@ -282,6 +282,8 @@ def _svm_classifier(node: OnnxNode) -> Outputs:
         return classified(node, emit("nn.dense", x, Constant(weight.reshape(classes, -1))) + Constant(rho[:1]))
     vectors = _floats(node, "support_vectors", x.dtype).reshape(sum(counts), -1)
     kernel = _kernel(node, x, vectors, node.attr("kernel_type", "LINEAR"))
+    size = len(counts) ** 2 // 2 * (sum(counts) + 4 * len(counts)) * weight.itemsize
+    node.afford(size, f"a machine of {len(counts):,} classes")
     pairs, table = _pairs(counts, weight.reshape(-1, sum(counts)))
     scores = emit("nn.dense", kernel, Constant(table)) + Constant(rho[: len(pairs)])
     place = emit("argmax", _votes(scores, pairs, len(counts)), axis=(1,), keepdims=False)

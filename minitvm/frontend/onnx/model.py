@@ -19,6 +19,7 @@ from minitvm.frontend.onnx.files import KEPT, File, Files
 from minitvm.frontend.onnx.mapped import LARGE, without_weights
 from minitvm.frontend.onnx.types import dtype_name, text_of_proto, type_of_proto
 from minitvm.frontend.other_formats import framework_of
+from minitvm.ir.budget import current
 from minitvm.ir.dtypes import bits_of, packed_bytes, unpacked
 from minitvm.ir.types import STRING, MapType, SequenceType
 
@@ -311,6 +312,8 @@ def array_of(tensor: onnx.TensorProto, files: Files) -> np.ndarray:
 def dense_array(sparse: onnx.SparseTensorProto, files: Files) -> np.ndarray:
     """All elements of a sparse tensor.  Raises what :func:`array_of` raises, and where an index is outside."""
     values, indices = array_of(sparse.values, files), array_of(sparse.indices, files)
+    size = math.prod(sparse.dims) * values.itemsize
+    current().require("bytes", max(0, size), f"all elements of a sparse tensor of shape {tuple(sparse.dims)}")
     try:
         found = np.zeros(tuple(sparse.dims), values.dtype)
         places = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), found.shape)

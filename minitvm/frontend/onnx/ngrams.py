@@ -24,7 +24,10 @@ def tf_idf(node: OnnxNode) -> Outputs:
     weights = np.asarray(1.0 if mode == "TF" else node.attr("weights") or 1.0, np.float32)
     found = emit("full", scalar(0, "float32"), shape=(rows.shape[0], int(columns.max()) + 1), dtype="float32")
     for grams, first in _grams(node):
-        counts = [_matches(rows, grams, skip) for skip in _distances(node, rows.shape[1], grams.shape[1])]
+        distances = _distances(node, rows.shape[1], grams.shape[1])
+        node.afford(8 * len(distances), f"{len(distances):,} distances between the elements of an n-gram", "nodes")
+        node.afford(8 * len(distances) * rows.shape[1] * grams.shape[1], f"rows of {rows.shape[1]:,} elements")
+        counts = [_matches(rows, grams, skip) for skip in distances]
         if counts:
             total, own = reduce(partial(emit, "add"), counts), slice(first, first + len(grams))
             total = cast(emit("greater", total, 0), "float32") if mode == "IDF" else total

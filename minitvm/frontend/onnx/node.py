@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import onnx
 
-from minitvm.errors import FrontendError, TypeInferenceError, UnknownValueError
+from minitvm.errors import CompilerError, FrontendError, TypeInferenceError, UnknownValueError
 from minitvm.frontend.onnx.files import Files
 from minitvm.frontend.onnx.model import array_of
 from minitvm.frontend.onnx.shape_values import shape_value
 from minitvm.frontend.onnx.types import dtype_name
+from minitvm.ir.budget import COST, current, metered
 from minitvm.ir.builder import call_op
 from minitvm.ir.dims import SymbolicDim, are_counted_on
 from minitvm.ir.evaluate import evaluate, folded, unfoldable
@@ -215,6 +216,14 @@ class OnnxNode:
         """The error to raise: the operator's name before the message, the node's place below it."""
         return FrontendError(f"{self.op_type}: {message}", where=[place_of(self.proto)], hint=hint)
 
+    def afford(self, nbytes: float, what: str, kind: str = "bytes") -> None:
+        """Asked before a constant of a builder's own is made; the error where compiling has no budget for it."""
+        if nbytes > COST or kind != "bytes":
+            try:
+                current().require(kind, nbytes, what)
+            except CompilerError as error:
+                raise self.fail(error.message, error.hint) from None
+
     def misfit(self, message: str) -> TypeInferenceError:
         """The error where ranks or shapes do not fit the operator: the model's inputs may be to blame."""
         return TypeInferenceError(f"{self.op_type}: {message}", where=[place_of(self.proto)])
@@ -278,7 +287,8 @@ def evaluate_known(expr: Expr, known: dict[Expr, np.ndarray]) -> np.ndarray | No
     leaves = [node for node in post_order(expr) if isinstance(node, Var)]
     if any(leaf not in known for leaf in leaves):
         return None
-    return np.asarray(evaluate(Function(leaves, expr), *(known[leaf] for leaf in leaves)))
+    with metered():
+        return np.asarray(evaluate(Function(leaves, expr), *(known[leaf] for leaf in leaves)))
 
 
 def scalar(value: float, like: Expr | str) -> Constant:

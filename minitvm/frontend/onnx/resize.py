@@ -16,6 +16,7 @@ from minitvm.frontend.onnx.matmul import matmul
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import integers, reshaped
+from minitvm.ir.budget import current
 from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops._shape import shapes_differ
@@ -261,6 +262,7 @@ def _taps(axis: Axis, sampling: Sampling, places: np.ndarray) -> tuple[np.ndarra
     """
     stretch = 1 / axis.scale if sampling.antialias and axis.scale < 1 else 1.0
     reach = math.ceil((1 if sampling.mode == "linear" else 2) * stretch)
+    current().require("bytes", 8.0 * len(places) * 2 * reach, f"{2 * reach:,} neighbours of {len(places):,} places")
     taps = np.floor(places)[:, None] + np.arange(1 - reach, 1 + reach)
     values = _kernel(np.abs(taps - places[:, None]) / stretch, sampling)
     if sampling.exclude_outside:

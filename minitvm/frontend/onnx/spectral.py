@@ -105,6 +105,7 @@ def dft(node: OnnxNode) -> Outputs:
     length = default if node.get(1) is None else int(node.constant(1, "dft_length").item())
     if not transforms(length) or (inverse and one_sided and length > LARGEST):
         return foreign(node)
+    node.afford(32 * length, f"a transform of {length:,} points")
     order = (*(d for d in range(rank(x) - 1) if d != axis), axis, rank(x) - 1)
     shape = [x.shape[d] for d in order]
     x = emit("transpose", cast(x, "float64"), axes=order)  # what cancels is far smaller than what it is made of
@@ -134,6 +135,7 @@ def stft(node: OnnxNode) -> Outputs:
     count = (x.shape[1] - points) // step + 1
     if count < 1 or not transforms(points):
         return foreign(node)
+    node.afford(8 * count * width, f"{count:,} windows of {width:,} points")
     places = np.arange(count)[:, None] * step + np.arange(width)
     frames = emit("take", _cut(x, 1, int(places.max()) + 1), Constant(places), axis=1)
     if window is not None:
@@ -148,6 +150,7 @@ def mel_weight_matrix(node: OnnxNode) -> Expr:
     """Triangles over the bins of a spectrum, evenly spread on the mel scale: a constant of the model."""
     names = ("num_mel_bins", "dft_length", "sample_rate", "lower_edge_hertz", "upper_edge_hertz")
     bands, points, rate, low, high = (node.constant(i, name).item() for i, name in enumerate(names))
+    node.afford(32 * (bands + 2) * (points // 2 + 1), f"{bands:,} bands of {points:,} points")
     ends = [2595 * np.log10(1 + edge / 700) for edge in (low, high)]
     mels = np.arange(bands + 2) * (ends[1] - ends[0]) / (bands + 2) + ends[0]
     bins = ((points + 1) * (700 * (10 ** (mels / 2595) - 1)) // rate).astype(np.int64)

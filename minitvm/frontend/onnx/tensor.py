@@ -199,6 +199,7 @@ def range_(node: OnnxNode) -> Expr:
         raise node.misfit(f"from {start} to {limit} in steps of {delta} is no range")
     if count > LARGEST_RANGE:
         raise node.misfit(f"from {start} to {limit} in steps of {delta} are more than {LARGEST_RANGE:,} numbers")
+    node.afford(8 * count, f"a range of {count:,.0f} numbers")
     if isinstance(start, int):
         return Constant(np.array(range(start, limit, delta), dtype))
     return Constant(np.arange(start, limit, delta, dtype=dtype).astype(dtype))

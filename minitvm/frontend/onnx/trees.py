@@ -132,6 +132,7 @@ class Votes:
             raise node.fail(f"targets are numbered up to {self.target.max()}, there are {targets}")
         if aggregate not in _AGGREGATES:
             raise node.fail(f"attribute aggregate_function={aggregate!r} is not supported", ", ".join(_AGGREGATES))
+        node.afford(count * targets * self.weight.itemsize, f"{count:,} leaves that speak for {targets:,} targets")
         if aggregate in ("SUM", "AVERAGE"):
             table = np.zeros((count, targets), self.weight.dtype)
             np.add.at(table, (self.leaf, self.target), self.weight)

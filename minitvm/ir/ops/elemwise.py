@@ -379,7 +379,7 @@ class GreaterEqual(Comparison, name="greater_equal", ufunc=np.greater_equal):
         return rhs <= lhs
 
 
-class Where(Elementwise, name="where", fusion=Fusion.BROADCAST, ufunc=np.where, takes_stored=True):
+class Where(Elementwise, name="where", fusion=Fusion.BROADCAST, ufunc=np.where, takes_stored=True, chooses=True):
     """x where the condition holds, else y; all three broadcast.  condition: bool; x, y: one dtype."""
 
     def infer(self, condition: TensorType, x: TensorType, y: TensorType) -> TensorType:
