@@ -165,9 +165,12 @@ def plain(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
 
+_finfo: Any = ml_dtypes.finfo
+
+
 def eps_of(dtype: np.dtype[Any]) -> float:
-    return float(ml_dtypes.finfo(dtype).eps)
+    return float(_finfo(dtype).eps)
 
 
 def tiny_of(dtype: np.dtype[Any]) -> float:
-    return float(ml_dtypes.finfo(dtype).tiny)
+    return float(_finfo(dtype).tiny)

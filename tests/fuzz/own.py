@@ -41,7 +41,7 @@ _SIZES = frozenset(("Resize", "Upsample"))
 def own(model: onnx.ModelProto, feeds: Arrays, compute: Compute) -> list[Results]:
     """The results as they are, and with the graph's roundings moved; those that have an answer."""
     names = [v.name for v in model.graph.output]
-    found = []
+    found: list[Results] = []
     for way in ways():
         try:
             values = walk(model, feeds, _moving(compute, way))

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -130,7 +131,7 @@ def _transposed(n: Net, x: Value) -> Value:
 def _pool(n: Net, x: Value) -> Value:
     rank = len(n.known(x)) - 2
     op, k = n.choice(("MaxPool", "AveragePool")), n.choice((2, 2, 3))
-    given = {"kernel_shape": [k] * rank, "strides": [n.choice((1, 2, 2, 3))] * rank}
+    given: dict[str, Any] = {"kernel_shape": [k] * rank, "strides": [n.choice((1, 2, 2, 3))] * rank}
     given |= {"pads": [n.between(0, k - 1)] * 2 * rank, "ceil_mode": n.choice((0, 1))}
     if n.is_open:
         given["pads"] = [k - 1] * 2 * rank

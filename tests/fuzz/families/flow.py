@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import onnx
@@ -30,12 +31,12 @@ class Scope:
     def inner(self, seen: Sequence[str] = (), conditions: Sequence[str] = ()) -> "Scope":
         return Scope(self.net, self.shape, [*self.seen, *seen], [*self.conditions, *conditions], self.depth + 1)
 
-    def add(self, op_type: str, *inputs: str, outputs: int = 1, **given: object) -> list[str]:
+    def add(self, op_type: str, *inputs: str, outputs: int = 1, **given: Any) -> list[str]:
         names = [self.net.name() for _ in range(outputs)]
         self.nodes.append(helper.make_node(op_type, list(inputs), names, **given))
         return names
 
-    def one(self, op_type: str, *inputs: str, **given: object) -> str:
+    def one(self, op_type: str, *inputs: str, **given: Any) -> str:
         return self.add(op_type, *inputs, **given)[0]
 
     def literal(self, array: np.ndarray) -> str:
@@ -161,7 +162,7 @@ def _axes(s: Scope, x: str) -> list[str]:
     return [x, s.literal(np.array([0], np.int64))] if s.net.opset >= 18 else [x]
 
 
-def _axes_given(s: Scope) -> dict[str, object]:
+def _axes_given(s: Scope) -> dict[str, Any]:
     return {} if s.net.opset >= 18 else {"axes": [0]}
 
 

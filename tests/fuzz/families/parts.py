@@ -49,6 +49,10 @@ def _relu6(n: Net, x: Value) -> Value:
     return n.at("Clip", x, n.scalar(0.0), n.scalar(6.0))
 
 
+def relu(n: Net, x: Value) -> Value:
+    return n.at("Relu", x)
+
+
 _SIMPLE = "Relu Relu Relu LeakyRelu Elu Selu Celu Sigmoid HardSigmoid Tanh Softplus Softsign ThresholdedRelu"
 ACTIVATIONS: list[Part] = [lambda n, x, op=op: n.at(op, x) for op in _SIMPLE.split()]  # type: ignore[misc]
 ACTIVATIONS += [_hard_swish, _gelu_erf, _gelu_half, _gelu_tanh, _swish, _mish, _prelu, _relu6]

@@ -6,7 +6,7 @@ import numpy as np
 
 from tests.fuzz.case import Value
 from tests.fuzz.draw import Reject
-from tests.fuzz.families.net import Net, family
+from tests.fuzz.families.net import Dim, Net, family
 from tests.fuzz.families.parts import GELUS
 
 BYTES = ("uint8", "int8")
@@ -238,7 +238,9 @@ _BLOCKS: tuple[Block, ...] = (
 @family("quantized", "float32")
 def quantized(n: Net) -> None:
     n.sizes |= {"H": n.choice((4, 5, 8, 11)), "S": n.choice((1, 2, 7))}
-    dims = ["N", n.choice((1, 3, 4, 8)), "H", "H"] if n.chance(0.6) else ["N", "S", n.choice((3, 8, 16, 17, 32))]
+    dims: list[Dim] = (
+        ["N", n.choice((1, 3, 4, 8)), "H", "H"] if n.chance(0.6) else ["N", "S", n.choice((3, 8, 16, 17, 32))]
+    )
     x = n.input(dims)
     for _ in range(n.between(1, 4)):
         for _ in range(20):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tests.fuzz.case import Value
-from tests.fuzz.families.net import Net, family
-from tests.fuzz.families.parts import GELUS, normalization
+from tests.fuzz.families.net import Dim, Net, family
+from tests.fuzz.families.parts import GELUS, normalization, relu
 
 HEADS = (1, 2, 2, 3, 4, 5, 6, 7)
 HEAD_SIZES = (1, 2, 4, 5, 6, 8, 10, 12, 16, 18, 20, 22, 32)
@@ -181,7 +181,7 @@ def _feed_forward(n: Net, x: Value) -> Value:
     if n.kind in ("float32", "float16") and n.chance(0.2):
         y = n.same(n.choice(("com.microsoft.Gelu", "com.microsoft.FastGelu", "com.microsoft.QuickGelu")), y)
     else:
-        y = n.choice([*GELUS, lambda n, x: n.at("Relu", x)])(n, y)
+        y = n.choice([*GELUS, relu])(n, y)
     return _linear(n, y, n.known(x)[-1])
 
 
@@ -205,7 +205,7 @@ def _mask(n: Net, form: Form, length: int, total: int) -> Value | None:
         allowed = np.tril(np.ones((length, total), bool), total - length)
         kept = allowed if n.chance(0.3) else np.where(allowed, 0.0, least)
         return n.array(kept.reshape(n.choice(((length, total), (1, 1, length, total)))))
-    dims = ["N", 1, "S", "T"] if not n.is_open or n.chance(0.5) else ["S", "T"]
+    dims: list[Dim] = ["N", 1, "S", "T"] if not n.is_open or n.chance(0.5) else ["S", "T"]
     if form.mask == "boolean":
         return n.input(dims, "bool", lambda draw, shape: draw.random(shape) < 0.8)
     return n.input(dims, "", lambda draw, shape: np.where(draw.random(shape) < 0.8, 0.0, least).astype(n.kind))
