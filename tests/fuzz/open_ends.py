@@ -196,22 +196,6 @@ def _contracted(s: Seen) -> Array | float:
     return opened(s.of(*[lambda a: np.where(np.isinf(a), 2.0**100, 1.0)] * len(s.x)) > 2.0**60)
 
 
-_SCALES = 1e3
-
-
-@rule("products that overflow or vanish", "Conv ConvTranspose Einsum FusedMatMul Gemm MatMul TransposeMatMul")
-def _products(s: Seen) -> Array | float:
-    """Sums of finite products that overflow in one order of summation, or before a small alpha, and not in another;
-    what vanishes has either sign.  Integers wrap.  Within three digits of the end a scale behind the sum, which is
-    folded into the weights as those of normalizations are, overflows before terms of both signs cancel."""
-    if not is_float(s) or s.first.size == 0:
-        return 0.0
-    least, info = min(abs(s.attributes.get("alpha", 1.0)), 1.0), np.finfo(s.y.dtype)
-    total = np.abs(s.of(*[magnitudes] * 3))
-    vanishes = (total > 0) & (total < float(info.tiny))
-    return np.where(vanishes, float(info.smallest_subnormal), opened(total > least * limit(s.first) / _SCALES))
-
-
 @rule("infinity among the samples, or a sum that is the rounding of larger ones", "DFT STFT")
 def _cancelled(s: Seen) -> Array | float:
     window = s.operand(2) if s.node.op_type == "STFT" else None

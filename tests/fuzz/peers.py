@@ -10,7 +10,7 @@ import onnx
 
 from minitvm.frontend import from_onnx
 from minitvm.ir.evaluate import evaluate
-from tests.fuzz import open_attention, open_ends  # noqa: F401  (register the rules)
+from tests.fuzz import open_attention, open_ends, open_scales  # noqa: F401  (register the rules)
 from tests.fuzz.case import Arrays, value_info
 from tests.fuzz.freedom import freedom
 from tests.fuzz.own import narrowly, own

@@ -15,7 +15,21 @@ ENDS = {
     "float64": (1e100, 1e-200, 1e200, 1e308, 1e-300),
 }
 """Numbers whose products leave the dtype."""
-_WATCHED = ("Reciprocal", "Floor", "Sign", "Round", "IsInf", "Elu", "Atan", "Ceil", "Identity", "Identity", "Sqrt")
+_WATCHED = (
+    "Reciprocal",
+    "Reciprocal",
+    "Reciprocal",
+    "Floor",
+    "Sign",
+    "Round",
+    "IsInf",
+    "Elu",
+    "Atan",
+    "Ceil",
+    "Identity",
+    "Identity",
+    "Sqrt",
+)
 
 
 def _number(n: Net, pool: list[float]) -> float:
@@ -41,7 +55,9 @@ def _constant(n: Net, x: Value, pool: list[float]) -> Value:
 
 
 def _step(n: Net, x: Value, pool: list[float]) -> Value:
-    op = n.choice(("Add", "Add", "Sub", "Mul", "Mul", "Div", "Div", "Max", "Clip", "Cast", "Activation", "Twice"))
+    op = n.choice(
+        ("Add", "Add", "Sub", "Mul", "Mul", "Div", "Div", "Max", "Clip", "Cast", "Activation", "Twice", "Nothing")
+    )
     if op == "Clip":
         low, high = sorted((_number(n, pool), _number(n, pool)))
         return n.at("Clip", x, n.scalar(low), n.scalar(high))
@@ -50,6 +66,8 @@ def _step(n: Net, x: Value, pool: list[float]) -> Value:
         return n.at("Cast", n.at("Cast", x, to=to), to=back)
     if op == "Activation":
         return activation(n, x)
+    if op == "Nothing":
+        return n.at(*n.choice((("Add", x, n.scalar(0.0)), ("Sub", x, n.scalar(-0.0)), ("Mul", x, n.scalar(1.0)))))
     if op == "Twice":
         return n.at(n.choice(("Add", "Mul", "Sub")), x, x)
     operands = [x, _constant(n, x, pool)]

@@ -88,7 +88,7 @@ def _config(net: Net, levels: Sequence[int]) -> Config:
 def awkward(rng: random.Random, feed: Arrays, constants: Arrays) -> Arrays:
     """With floats near those of the graph's constants, of both signs; or one element of each input that is no number,
     infinite or far out of scale; or all near an end of the dtype, or zeros of both signs."""
-    how = rng.choice(("near", "near", "near", "spike", "spike", "large", "small", "zeros"))
+    how = rng.choice(("near", "near", "near", "spike", "spike", "large", "small", "zeros", "zeros"))
     draw = np.random.default_rng(rng.getrandbits(64))
     with np.errstate(all="ignore"):
         return {name: _awkward(how, draw, a, constants) if is_float(a) else a for name, a in feed.items()}
