@@ -14,7 +14,7 @@ from enum import Enum
 import numpy as np
 
 from minitvm.ir.decision import Declined
-from minitvm.ir.expr import Call, Expr
+from minitvm.ir.expr import Call, Expr, Tuple
 from minitvm.ir.op import Op
 from minitvm.ir.ops.elemwise import Divide, Multiply
 
@@ -60,10 +60,12 @@ def is_open(expr: Expr, deep: int = MOST) -> bool:
 
 
 def holds_sum(expr: Expr, deep: int = MOST) -> bool:
-    """Whether a value is made of a sum in an order of its own, element by element."""
+    """Whether a value is made of a sum in an order of its own, element by element, chosen or moved."""
+    if isinstance(expr, Tuple):
+        return any(holds_sum(part, deep // 2) for part in expr.fields)
     if not isinstance(expr, Call) or not isinstance(expr.op, Op) or not deep:
         return False
-    follows = expr.op.is_elementwise or expr.op.view
+    follows = expr.op.is_elementwise or expr.op.is_exact()
     return expr.op.is_sum or (follows and any(holds_sum(arg, deep // 2) for arg in expr.args))
 
 
