@@ -48,7 +48,7 @@ def at_level(file: bytes, level: int, x: np.ndarray) -> np.ndarray:
 
 
 def same_bits(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return ((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b))
+    return np.asarray(((a == b) & (np.signbit(a) == np.signbit(b))) | (np.isnan(a) & np.isnan(b)))
 
 
 MAGIC = 12582912.0
@@ -184,3 +184,73 @@ def test_chains_have_the_bits_of_ieee_754(seed: int) -> None:
     for level in (0, 3):
         wrong = ~same_bits(at_level(file, level, x), want)
         assert not wrong.any(), f"level {level}: {nodes} {constants} of {x[wrong][:4]}"
+
+
+# --- special numbers -------------------------------------------------------------------------------------------
+
+SPECIAL = np.array(
+    [0.0, -0.0, 1e-40, -1e-40, 1e-30, -1e-30, 1, -1, 0.5, -0.5, 1.5, 2.5, -2.5, 3, -3.5, 88, -88, 1e10, -1e10]
+    + [3e38, -3e38, np.inf, -np.inf, np.nan, 100, -104, MAGIC + 1, 0.1],
+    np.float32,
+)
+SMOOTH = [
+    "Acos",
+    "Acosh",
+    "Asin",
+    "Asinh",
+    "Atan",
+    "Atanh",
+    "Cos",
+    "Cosh",
+    "Erf",
+    "Exp",
+    "Log",
+    "Sin",
+    "Sinh",
+    "Tan",
+    "Tanh",
+]
+BENT = [
+    "Abs",
+    "Ceil",
+    "Celu",
+    "Elu",
+    "Floor",
+    "HardSigmoid",
+    "HardSwish",
+    "LeakyRelu",
+    "Mish",
+    "Neg",
+    "Reciprocal",
+    "Relu",
+]
+ALONE = [*SMOOTH, *BENT, "Round", "Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt", "ThresholdedRelu"]
+PAIRS = ["Add", "Sub", "Mul", "Div", "Pow", "PRelu", "Max", "Min"]
+
+
+def of_special_numbers(operators: Sequence[str], inputs: Sequence[np.ndarray]) -> bytes:
+    """Each operator's result of the same inputs."""
+    names = [f"x{i}" for i in range(len(inputs))]
+    graph = helper.make_graph(
+        [helper.make_node(op, names, [op]) for op in operators],
+        "g",
+        [helper.make_tensor_value_info(n, 1, a.shape) for n, a in zip(names, inputs, strict=True)],
+        [helper.make_tensor_value_info(op, 1, None) for op in operators],
+    )
+    return bytes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9).SerializeToString()
+    )
+
+
+@pytest.mark.parametrize(("operators", "count"), [(ALONE, 1), (PAIRS, 2)])
+def test_special_numbers_come_out_as_in_onnx_runtime(operators: list[str], count: int) -> None:
+    """Zeros with their signs; ONNX Runtime's own Max and Min of two zeros are now the first, now the second."""
+    inputs = [grid.reshape(-1).copy() for grid in np.meshgrid(*[SPECIAL] * count)]
+    file, feeds = of_special_numbers(operators, inputs), {f"x{i}": a for i, a in enumerate(inputs)}
+    wanted = ort.InferenceSession(file).run(None, feeds)
+    for level in (0, 3):
+        found = minitvm.InferenceSession(file, opt_level=level).run(None, feeds)
+        for op, have, want in zip(operators, found, wanted, strict=True):
+            zeros = (have == 0) & (want == 0) & (op not in ("Max", "Min"))
+            assert (np.signbit(have) == np.signbit(want))[zeros].all(), f"{op} at level {level}: the sign of a zero"
+            np.testing.assert_allclose(have, want, rtol=3e-5, atol=1e-29, err_msg=f"{op} at level {level}")

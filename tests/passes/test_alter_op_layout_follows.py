@@ -251,7 +251,7 @@ def test_alter_layout_prelu() -> None:
         f"""
         %1 = expand_dims(expand_dims(%slope, axis=0), axis=2, num_newaxis=2);
         %2 = multiply(%0, reshape(%1, newshape=[1, 2, 1, 1, 4]));
-        layout_transform(where(greater(%0, 0f), %0, %2), {BACK})
+        layout_transform(where(less(%0, 0f), %2, %0), {BACK})
         """,
         "%slope: Tensor[(8,), float32]",
     )

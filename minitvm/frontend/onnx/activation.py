@@ -92,7 +92,7 @@ def prelu(node: OnnxNode) -> Expr:
     per_channel = (channels, *(1,) * (rank(x) - 2))
     if x.dtype.startswith("float") and channels is not None and dims(slope) in (per_channel, (1, *per_channel)):
         return emit("nn.prelu", x, reshaped(slope, [channels]), axis=1)
-    return emit("where", emit("greater", x, 0), x, x * slope)
+    return emit("where", emit("less", x, 0), x * slope, x)
 
 
 def flattened(node: OnnxNode, x: Expr, of: OverAxis) -> Expr:

@@ -174,15 +174,15 @@ class LeakyRelu(
     exact=True,
     precision=Precision.FOLLOW,
 ):
-    """data where it is positive, else ``alpha * data``.  data: (...) floats -> (...)."""
+    """``alpha * data`` where data is negative, else data.  data: (...) floats -> (...)."""
 
     alpha: float = 0.25
 
     def reference(self, data: np.ndarray) -> np.ndarray:
-        return np.asarray(np.where(data > 0, data, data * data.dtype.type(self.alpha)))
+        return np.asarray(np.where(data < 0, data * data.dtype.type(self.alpha), data))
 
     def element(self, x: LoopExpr) -> LoopExpr:
-        return select(x > 0, x, x * self.alpha)
+        return select(x < 0, x * self.alpha, x)
 
 
 class Clip(Unary, name="clip", kinds="iuf", exact=True, precision=Precision.FOLLOW):
@@ -325,7 +325,7 @@ Maximum = define(BinaryOp, "maximum", "The larger one; NaN if either is.", scala
 Minimum = define(BinaryOp, "minimum", "The smaller one; NaN if either is.", scalar="min", ufunc=least, **_extreme)
 define(Comparison, "equal", "lhs == rhs.", scalar="eq", ufunc=np.equal, **_extreme)
 define(Comparison, "not_equal", "lhs != rhs.", scalar="ne", ufunc=np.not_equal, **_extreme)
-define(Comparison, "less", "lhs < rhs.", scalar="lt", ufunc=np.less)
+Less = define(Comparison, "less", "lhs < rhs.", scalar="lt", ufunc=np.less)
 define(Comparison, "less_equal", "lhs <= rhs.", scalar="le", ufunc=np.less_equal)
 _logical: dict[str, Any] = {"kinds": "b", "commutative": True}
 define(BinaryOp, "logical_and", "Both, of bool.", scalar="and", ufunc=np.logical_and, **_logical)

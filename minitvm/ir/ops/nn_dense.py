@@ -20,7 +20,7 @@ from minitvm.ir.ops._shape import (
     require_same_dtype,
     widened,
 )
-from minitvm.ir.ops.elemwise import Add, Greater, Multiply, Where
+from minitvm.ir.ops.elemwise import Add, Less, Multiply, Where
 from minitvm.ir.relayout import Placement, Site, along_axis, calling, vector_along
 from minitvm.ir.types import ResultDType, TensorType, Type, accumulator
 
@@ -258,11 +258,11 @@ class Prelu(
         return data
 
     def reference(self, data: np.ndarray, alpha: np.ndarray) -> np.ndarray:
-        return np.asarray(np.where(data > 0, data, data * beside(alpha, self.axis, data.ndim)))
+        return np.asarray(np.where(data < 0, data * beside(alpha, self.axis, data.ndim), data))
 
     def compute(self, data: Buffer, alpha: Buffer) -> Stage:
         axis = self.axis % len(data.shape)
-        return compute(data.shape, lambda *i: select(data[i] > 0, data[i], data[i] * alpha[i[axis]]))
+        return compute(data.shape, lambda *i: select(data[i] < 0, data[i] * alpha[i[axis]], data[i]))
 
     def relayout(self, site: Site) -> Placement | Declined:
         """With the channels in blocks, ``max(x, 0) + alpha * min(x, 0)`` with alpha broadcast."""
@@ -275,5 +275,5 @@ class Prelu(
 
 def _broadcast_prelu(args: Sequence[Expr]) -> Expr:
     x, alpha = args
-    positive = Call(Greater(), (x, Constant(np.zeros((), x.dtype))))
-    return Call(Where(), (positive, x, Call(Multiply(), (x, alpha))))
+    negative = Call(Less(), (x, Constant(np.zeros((), x.dtype))))
+    return Call(Where(), (negative, Call(Multiply(), (x, alpha)), x))
