@@ -197,6 +197,13 @@ def test_all_ranks_are_saved(tmp_path: Path) -> None:
         np.testing.assert_array_equal(saved.run(None, feeds)[0], np.zeros(shape))
 
 
+def test_outputs_whose_types_the_model_does_not_say() -> None:
+    text = "(float[n,3] x) => (y, z, s) { y = Relu (x) z = Shape (x) s = SequenceConstruct (x, y) }"
+    theirs, mine = beside(model_of(text))
+    for found, expected in zip(mine.get_outputs(), theirs.get_outputs(), strict=True):
+        assert (found.name, found.type, found.shape) == (expected.name, expected.type, list(expected.shape))
+
+
 # --- outputs ----------------------------------------------------------------------------------------------------------
 
 X12 = np.array([1, -2], np.float32)

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from minitvm.errors import FrontendError, NoSuchFileError, NotAModelError, stage
 from minitvm.frontend.onnx.files import KEPT, File, Files
+from minitvm.frontend.onnx.inferred import typed_outputs
 from minitvm.frontend.onnx.mapped import LARGE, without_weights
 from minitvm.frontend.onnx.types import dtype_name, text_of_proto, type_of_proto
 from minitvm.frontend.other_formats import framework_of
@@ -100,7 +101,7 @@ def describe_model(proto: onnx.ModelProto) -> ModelDescription:
     inner = [*inner_graphs(proto.graph), *bodies, *(graph for body in bodies for graph in inner_graphs(body))]
     return ModelDescription(
         tuple(inputs),
-        tuple(describe_value(v) for v in proto.graph.output),
+        tuple(map(describe_value, typed_outputs(proto))),
         opset,
         tuple(node.op_type for node in proto.graph.node),
         sum(math.prod(t.dims) for graph in (proto.graph, *inner) for t in _weights(graph)),
