@@ -179,6 +179,6 @@ class QuantizedLstm(Lstm):
     def choices(self) -> Sequence[Choice]:
         steps, batch, _ = self.xw.shape
         sizes = {"words": self.depth, "gates": self.columns}
-        words, sums = (Buffer(name, (batch, size), "int32", "shared") for name, size in sizes.items())
+        words, sums = (Buffer(name, (max(1, batch), size), "int32", "shared") for name, size in sizes.items())
         times = steps if isinstance(steps, int) else _TYPICAL_STEPS
         return product_choices(self.product_of(words, sums), self.machine, times)
