@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 from native_kernel import run_native
 
@@ -134,6 +135,52 @@ def test_on_a_gpu(name: str) -> None:
         executor.run(**{f"p{i}": tenths(shape) for i, shape in enumerate(SUMS[name][1](n))})
         found = executor.get_output(0).numpy()
     assert abs(float(found.ravel()[-1]) / expected - 1) <= bound(n) / 4
+
+
+def filled(number: float, size: int, reduction: str) -> tuple[str, np.ndarray, float]:
+    """A reduction of so many numbers that are nowhere in memory."""
+    text = (
+        f"(float[1] x) => (float y) <int64[2] s = {{{size // 3000}, 3000}}>"
+        f"{{ e = ConstantOfShape <value: tensor = float[1] {{{number}}}> (s) f = Mul (e, x)"
+        f" y = {reduction} <keepdims: int = 0> (f) }}"
+    )
+    return text, np.ones(1, "float32"), number * (size if reduction == "ReduceSum" else 1)
+
+
+def columns(node: str, expected: float) -> tuple[str, np.ndarray, float]:
+    """A node that adds up columns of 300,000 times 0.1."""
+    return f"(float[300000, 3] x) => (float[3] y) {{ y = {node} }}", tenths((300_000, 3)), expected
+
+
+MODELS = {
+    "sum of a fill": filled(1, 18_000_000, "ReduceSum"),
+    "mean of a fill": filled(0.1, 1_200_000, "ReduceMean"),
+    "channels last, spatial mean": (
+        "(float[1,4,400,400] x) => (float[1,4] y) { t = Transpose <perm: ints = [0,2,3,1]> (x)"
+        "y = ReduceMean <axes: ints = [1,2], keepdims: int = 0> (t) }",
+        tenths((1, 4, 400, 400)),
+        0.1,
+    ),
+    "squares": columns("ReduceSumSquare <axes: ints = [0], keepdims: int = 0> (x)", 3000),
+    "root of squares": columns("ReduceL2 <axes: ints = [0], keepdims: int = 0> (x)", 3000**0.5),
+    "log of a sum": columns("ReduceLogSum <axes: ints = [0], keepdims: int = 0> (x)", np.log(30_000)),
+    "einsum": columns('Einsum <equation: string = "ij,ij->j"> (x, x)', 3000),
+    "a large window": (
+        "(float[1,3,512,512] x) => (float[1,3,1,1] y) { y = AveragePool <kernel_shape: ints = [512, 512]> (x) }",
+        tenths((1, 3, 512, 512)),
+        0.1,
+    ),
+}
+
+
+@pytest.mark.parametrize("level", [0, 3])
+@pytest.mark.parametrize("name", MODELS)
+def test_models(name: str, level: int) -> None:
+    text, x, expected = MODELS[name]
+    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["": 12]> g {text}')
+    session = minitvm.InferenceSession(model.SerializeToString(), opt_level=level)
+    (found,) = session.run(None, {"x": x})
+    assert abs(float(np.ravel(found)[0]) / expected - 1) <= bound(1e6) / 8
 
 
 # --- loops ------------------------------------------------------------------------------------------------------------
