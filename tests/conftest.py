@@ -12,8 +12,10 @@ draws new ones.  How long one takes is no failure: others use the machine.
 from __future__ import annotations
 
 import os
+import pathlib
 import shutil
 import tempfile
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -35,6 +37,19 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("MINITVM_POISON", "1")
     if _VARIABLE not in os.environ:
         os.environ[_VARIABLE] = config.stash[_OWN] = tempfile.mkdtemp(prefix="minitvm-tests-")
+        if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # the processes that tests start share it, elsewhere
+            os.environ["PYTHONPYCACHEPREFIX"] = str(pathlib.Path(config.stash[_OWN]) / "bytecode")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Workers begin at different ends, so that what a file's tests share is made once, and take what is left from each
+    other at the end, where a long test would otherwise keep one of them alone."""
+    if config.getoption("dist") != "load":
+        return None
+    from xdist.scheduler import WorkStealingScheduling
+
+    return WorkStealingScheduling(config, log)
 
 
 @pytest.fixture(autouse=True)

@@ -179,7 +179,7 @@ POINTS: dict[str, tuple[Callable[[Counter], AbstractContextManager[None]], Calla
     ),
     "a linker": (partial(at_calls, owner=native.llvm, name="create_lljit_compiler"), MemoryError),
 }
-SAMPLES = 6
+SAMPLES = 4
 
 
 def _faults(work: Callable[[], np.ndarray], seed: str) -> Iterator[tuple[str, Callable[[], np.ndarray]]]:

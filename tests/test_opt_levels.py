@@ -26,6 +26,8 @@ WORKLOADS = (
     "inception_v3",
     "transformer",
 )
+LARGE = ("densenet121", "inception_v3")
+"""Hundreds of kernels at each level; what lies between the two is compared in the others."""
 MODELS = ("mtcnn_pnet", "mtcnn_rnet", "mtcnn_onet", "all_minilm_l6_v2_int8w", "blazeface_back_256")
 SHIPPED = Path(minitvm.__file__).parent / "demo_data" / "efficientnet_lite0.onnx"
 
@@ -47,14 +49,16 @@ def test_workload(name: str) -> None:
     plain, params = small(name)
     module = with_scores(plain)
     data = sample(module)
-    found = assert_levels_agree(lambda level: compiled(module, params, data, level))
+    found = assert_levels_agree(
+        lambda level: compiled(module, params, data, level), (0, 3) if name in LARGE else LEVELS
+    )
     for have, want in zip(found, evaluated(module, params, data), strict=True):
         assert model_zoo.error(have, want) <= 1e-5, "numpy says otherwise"
 
 
 def test_shipped_model() -> None:
     image = np.random.default_rng(3).uniform(-1, 1, (1, 3, 224, 224)).astype(np.float32)
-    assert_levels_agree(lambda level: _session(SHIPPED, level).run(None, {"image": image}))
+    assert_levels_agree(lambda level: _session(SHIPPED, level).run(None, {"image": image}), (0, 3))
 
 
 @pytest.mark.models

@@ -24,14 +24,21 @@ def light(name: str) -> onnx.ModelProto:
     return onnx.load(FOLDER / f"{name}.onnx")
 
 
+WIDE, NARROW = 4096, 512
+
+
 def redrawn(name: str, seed: int = 0) -> onnx.ModelProto:
-    """The model with random weights as initializers, and one input: the image."""
+    """The model with random weights as initializers, and one input: the image.
+
+    Layers of 4096 units, which only the fully connected ones have, get 512: half a gigabyte of weights shows no more.
+    """
     model, rng = light(name), np.random.default_rng(seed)
     graph = model.graph
     given = {t.name: t for t in graph.initializer}
     fills = {n.output[0]: n for n in graph.node if n.op_type == "ConstantOfShape"}
     roles = {name: role for node in graph.node for name, role in _roles(node)}
-    shapes = {output: numpy_helper.to_array(given[node.input[0]]).tolist() for output, node in fills.items()}
+    given_shapes = {output: numpy_helper.to_array(given[node.input[0]]).tolist() for output, node in fills.items()}
+    shapes = {output: [NARROW if n == WIDE else n for n in shape] for output, shape in given_shapes.items()}
     kept = [node for node in graph.node if node.op_type != "ConstantOfShape"]
     weights = [
         numpy_helper.from_array(_draw(rng, roles.get(output, "weight"), tuple(shape)), output)

@@ -453,10 +453,10 @@ def test_elementwise_graphs_agree() -> None:
 def test_random_graphs_agree_with_other_runtimes() -> None:
     """Under a minute on two cores.  A failure prints how to see it again, and the shrunken case's operators."""
     pytest.importorskip("onnxruntime")
-    report = campaign.run(Plan(seed=7, cases=100, jobs=2))
+    report = campaign.run(Plan(seed=7, cases=60, jobs=2))
     found = [f"--replay 7:{f.index}: {f.verdict.message} in {f.case.operators}" for f in report.findings.values()]
-    assert report.cases == 100 and not found, "\n".join(found)
-    assert report.outcomes["agreed"] > 70
+    assert report.cases == 60 and not found, "\n".join(found)
+    assert report.outcomes["agreed"] > 40
 
 
 def test_the_command_prints_a_table() -> None:
