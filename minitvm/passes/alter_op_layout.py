@@ -169,7 +169,7 @@ def _transform(shape: Shape, src: Layout, dst: Layout) -> Op:
     """The operator that moves a tensor; a reshape where the bytes stay where they are."""
     extents = src.primal_shape(shape)
     if storage_order(src, extents) == storage_order(dst, extents):
-        return Reshape(dst.shape_of(extents))
+        return Reshape.to(dst.shape_of(extents))
     return LayoutTransform(str(src), str(dst))
 
 
@@ -317,10 +317,10 @@ def _words_of_lanes(weight: Expr) -> Expr:
     """(..., 4 * n, lanes) bytes, or pairs, as (..., n, lanes) words of neighbours before the lanes."""
     *outer, depth, lanes = weight.tensor_type.static_shape
     parts = parts_of(weight.dtype)
-    apart = Call(Reshape((*outer, depth // parts, parts, lanes)), (weight,))
+    apart = Call(Reshape.to((*outer, depth // parts, parts, lanes)), (weight,))
     rank = len(outer) + 3
     words = Call(Words(), (Call(Transpose((*range(rank - 2), rank - 1, rank - 2)), (apart,)),))
-    return Call(Reshape((*outer, depth // parts, lanes)), (words,))
+    return Call(Reshape.to((*outer, depth // parts, lanes)), (words,))
 
 
 def _blocked(op: Conv2d, made: type[BlockedConvolution], weight: Expr, data: str, kernel: str, out: str) -> Placement:
@@ -350,13 +350,13 @@ def in_whole_blocks(weight: Expr, axes: str, layout: str, unit: str, groups: int
     at, extents = axes.index(unit), weight.tensor_type.static_shape
     missing = -(extents[at] // groups) % Layout(layout).factor(unit)
     if groups > 1 and missing:
-        weight = Call(Reshape((*extents[:at], groups, extents[at] // groups, *extents[at + 1 :])), (weight,))
+        weight = Call(Reshape.to((*extents[:at], groups, extents[at] // groups, *extents[at + 1 :])), (weight,))
     if missing:
         padded = at + (groups > 1)
         widths = tuple((0, missing if axis == padded else 0) for axis in range(weight.tensor_type.rank))
         weight = Call(Pad(widths), (weight,))
     if groups > 1 and missing:
-        weight = Call(Reshape((*extents[:at], extents[at] + groups * missing, *extents[at + 1 :])), (weight,))
+        weight = Call(Reshape.to((*extents[:at], extents[at] + groups * missing, *extents[at + 1 :])), (weight,))
     return Call(LayoutTransform(axes, layout), (weight,))
 
 

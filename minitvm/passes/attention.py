@@ -21,7 +21,7 @@ import numpy as np
 
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined, decide, name_of
-from minitvm.ir.dims import Dim
+from minitvm.ir.dims import Dim, is_anonymous
 from minitvm.ir.expr import Call, Expr, Function, Module, span_scope
 from minitvm.ir.ops.elemwise import Add, CastTo, Divide, Multiply, Where
 from minitvm.ir.ops.nn_attention import Attention
@@ -29,7 +29,7 @@ from minitvm.ir.ops.nn_dense import BatchMatmul
 from minitvm.ir.ops.nn_norm import Softmax
 from minitvm.ir.ops.transform import Reshape, Transpose
 from minitvm.ir.pattern import call, filled, match, uniform, value
-from minitvm.ir.types import shape_text
+from minitvm.ir.types import leaves, shape_text
 from minitvm.ir.visitor import as_function, calls, rewrite, span_of, use_counts
 from minitvm.passes.bound import Bound, Of
 from minitvm.passes.manager import FunctionPass, PassContext
@@ -114,6 +114,8 @@ def _walked(outer: Call, uses: Mapping[Expr, int]) -> _Chain | Declined:
     chain, node = _Chain(outer), outer.args[0]
     while chain.inner is None:
         assert isinstance(node, Call)
+        if _is_open(node) or _is_open(outer):
+            return Declined(f"sizes of {name_of(node)} are known only when the model runs")
         if uses[node] > (2 if node is chain.asked_twice else 1):
             return Declined(f"{name_of(node)} between its products is used elsewhere too")
         chain.between.append(node)
@@ -122,6 +124,11 @@ def _walked(outer: Call, uses: Mapping[Expr, int]) -> _Chain | Declined:
             return below
         node = below
     return _checked(chain)
+
+
+def _is_open(node: Call) -> bool:
+    """Whether sizes come up inside the model, which no kernel is made for."""
+    return any(is_anonymous(d) for x in (node, *node.args) for type_ in leaves(x.type) for d in type_.shape)
 
 
 def _below(chain: _Chain, node: Call) -> Expr | Declined:

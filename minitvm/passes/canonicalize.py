@@ -18,6 +18,7 @@ from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d, Convolution
 from minitvm.ir.ops.nn_conv_transpose import Conv2dTranspose
 from minitvm.ir.ops.nn_dense import BiasAdd
 from minitvm.ir.ops.nn_norm import BatchNorm, Dropout, GroupNorm, InstanceNorm, L2Normalize, LayerNorm
+from minitvm.ir.ops.transform import Reshape
 from minitvm.ir.pattern import call, const, value
 from minitvm.ir.visitor import as_function, calls, post_order, rebuild, rebuild_over, rewrite
 from minitvm.passes.bound import SAME_PRODUCTS, Bound, Of
@@ -186,8 +187,8 @@ def _group_norm(op: Any, data: Expr, gamma: Expr, beta: Expr) -> Expr:
     shape, axis = data.shape, op.axis % len(data.shape)
     grouped = (*shape[:axis], op.num_groups, shape[axis] // op.num_groups, *shape[axis + 1 :])
     axes = [d for d in range(1, len(grouped)) if d != axis]
-    whole = _normalize(ir.reshape(data, newshape=grouped), axes, op.epsilon)
-    return _affine(ir.reshape(whole, newshape=shape), gamma, beta, axis, op)
+    whole = _normalize(Call(Reshape.to(grouped), (data,)), axes, op.epsilon)
+    return _affine(Call(Reshape.to(shape), (whole,)), gamma, beta, axis, op)
 
 
 def _l2_normalize(op: Any, data: Expr) -> Expr:
@@ -270,7 +271,7 @@ def transposed_convolution_to_convolution(conv: Call, data: Expr, weight: Expr) 
     if op.data_layout != "NCHW" or op.kernel_layout != "IOHW":
         return Declined(f"phases are cut from IOHW weights, not {op.kernel_layout}")
     _, channels, height, width = weight.shape
-    if height % stride or width % stride:
+    if not height * width or height % stride or width % stride:
         return Declined(f"{height} x {width} taps are not as many in every phase of {stride}: some would be zeros")
     taps = (height // stride, width // stride)
     top, left = op.padding[:2]
@@ -289,10 +290,10 @@ def transposed_convolution_to_convolution(conv: Call, data: Expr, weight: Expr) 
 def _phases(weight: Expr, stride: int, taps: tuple[int, int]) -> Expr:
     """(I, O, kh, kw) -> (O * stride * stride, I, taps, taps), the taps of a phase in reverse order."""
     before, channels = weight.shape[:2]
-    split = ir.reshape(weight, newshape=(before, channels, taps[0], stride, taps[1], stride))
+    split = Call(Reshape.to((before, channels, taps[0], stride, taps[1], stride)), (weight,))
     turned = ir.reverse(ir.reverse(split, axis=2), axis=4)
     moved = ir.transpose(turned, axes=(1, 3, 5, 0, 2, 4))
-    return ir.reshape(moved, newshape=(channels * stride * stride, before, *taps))
+    return Call(Reshape.to((channels * stride * stride, before, *taps)), (moved,))
 
 
 _CUT = Bound(2, Of.SUMS, "weights are constant and finite; products by the zeros of a padding are left out")

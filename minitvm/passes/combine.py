@@ -121,7 +121,7 @@ def combine_parallel(function: Function, key: Key, combine: Combine, min_branche
     found: dict[Hashable, list[Call]] = {}
     for call in calls(function):
         kind = key(call)
-        if kind is not None:
+        if kind is not None and 0 not in call.tensor_type.shape:
             found.setdefault((call.args[0], kind), []).append(call)
     for few in (group for group in found.values() if 1 < len(group) < min_branches):
         decide("CombineParallel", few[0], Declined(f"{len(few)} branches of one input, not {min_branches}"))

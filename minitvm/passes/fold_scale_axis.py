@@ -208,7 +208,7 @@ class Demand:
         if refusal is not None or not self.added:
             return refusal
         with np.errstate(all="ignore"):
-            quotients = [np.abs(c.value).max(initial=0) / np.abs(scale).min() for c in self.added]
+            quotients = [np.abs(c.value).max(initial=0) / np.abs(scale).min(initial=np.inf) for c in self.added]
         return next((found for quotient in quotients if (found := out_of_range(quotient))), None)
 
 
