@@ -6,7 +6,7 @@ import numpy as np
 
 from minitvm.ir.arrays import row_major
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import Dim, anonymous, differ, product
+from minitvm.ir.dims import Dim, anonymous, differ, is_anonymous, product
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
 from minitvm.ir.op import Fusion, Op, compute
@@ -133,7 +133,8 @@ class Reshape(View, name="reshape", fusion=Fusion.INJECTIVE):
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         target = TensorType(data.shape, data.dtype.name)
-        return data.reshape(resolve_reshape(self, target, self.newshape, self.allowzero))
+        shape = [-1 if is_anonymous(d) else d for d in self.newshape]  # what came up inside the model is what is left
+        return data.reshape(resolve_reshape(self, target, shape, self.allowzero))
 
 
 class ReshapeLike(Op, name="reshape_like", fusion=Fusion.INJECTIVE):
