@@ -246,6 +246,8 @@ class Judge:
         if what is None:
             return Verdict(Outcome.AGREED, "level 0")
         moved, count = self._ask("own of minitvm", task.model, case.feeds[index]), len(mine)
+        if isinstance(moved, Declines) and not isinstance(doubles, list):
+            moved = self._ask("own of onnx", task.model, case.feeds[index])
         if not isinstance(moved, Declines):
             how, fine = "own rounding", [within_condition(mine[i], [r[i] for r in moved]) for i in range(count)]
         else:

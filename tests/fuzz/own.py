@@ -29,6 +29,8 @@ DECIDED = frozenset(f"{_ROUNDED_ONCE} {_DECIDED} {_MOVED}".split())
 """Operators with one right result."""
 SCALES = frozenset(("Mul", "Div"))
 """Their results move, as constants may be multiplied first: by a rounding of the result, and of nothing larger."""
+_TILES = 16.0
+"""Roundings by which operands of 3 x 3 taps move: Winograd mixes those of a tile, 64 times larger ones among them."""
 _INSIDE: dict[str, Callable[[Array], Array]] = {
     **dict.fromkeys(("Gelu", "FastGelu", "QuickGelu", "BiasGelu", "Mish", "Swish"), np.abs),
     **dict.fromkeys(("Elu", "Selu", "Celu", "Softplus", "Sigmoid", "Softsign", "HardSwish"), np.ones_like),
@@ -70,7 +72,8 @@ def _moving(compute: Compute, way: Way) -> Compute:
         taken = list(operands)
         if node.op_type not in SCALES:
             last = 1 if node.op_type in _SIZES else len(taken)
-            taken[:last] = [None if a is None else _moved(a, way) for a in taken[:last]]
+            times = _TILES if _is_tiled(node, operands) else 1.0
+            taken[:last] = [None if a is None else _moved(a, way, times) for a in taken[:last]]
         results = [_moved(a, way) for a in compute(node, taken, opset)]
         inside, first = _INSIDE.get(node.op_type), operands[0] if operands else None
         return results if inside is None or first is None else [_shifted(results[0], inside(first), way)]
@@ -83,11 +86,18 @@ def _shifted(array: Array, size: Array, way: Way) -> Array:
     return np.asarray(wide.astype(array.dtype))
 
 
-def _moved(array: Array, way: Way) -> Array:
+def _is_tiled(node: onnx.NodeProto, operands: Sequence[Array | None]) -> bool:
+    weight = operands[1] if len(operands) > 1 else None
+    return node.op_type in ("Conv", "FusedConv") and weight is not None and weight.shape[2:] == (3, 3)
+
+
+def _moved(array: Array, way: Way, times: float = 1.0) -> Array:
+    """What is finite stays so: masks hold the least number of a dtype."""
     if not is_float(array):
         return array
-    wide = array.astype(np.float64) * (1 + eps_of(array.dtype) * way(array.shape))
-    return np.asarray(wide.astype(array.dtype))
+    wide = array.astype(np.float64) * (1 + times * eps_of(array.dtype) * way(array.shape))
+    moved = wide.astype(array.dtype)
+    return np.asarray(np.where(np.isfinite(plain(moved)) | ~np.isfinite(plain(array)), moved, array))
 
 
 def narrowly(compute: Compute) -> Compute:

@@ -11,7 +11,7 @@ import onnx
 from minitvm.frontend import from_onnx
 from minitvm.ir.evaluate import evaluate
 from tests.fuzz import open_attention, open_ends, open_scales  # noqa: F401  (register the rules)
-from tests.fuzz.case import Arrays, value_info
+from tests.fuzz.case import Arrays, is_float, value_info
 from tests.fuzz.freedom import freedom
 from tests.fuzz.own import narrowly, own
 from tests.fuzz.walk import Array, Results, alone, by_onnxruntime, by_reference, session, walk
@@ -74,8 +74,10 @@ def _results(model: onnx.ModelProto, values: Arrays) -> Results:
 def _by_minitvm(node: onnx.NodeProto, operands: Sequence[Array | None], opset: int) -> Results:
     """By minitvm's reference: where no peer is asked."""
     feeds = {n: a for n, a in zip(node.input, operands, strict=False) if n and a is not None}
-    module, params = from_onnx(alone(node, feeds, opset), {n: a.shape for n, a in feeds.items()})
-    found = evaluate(module, *feeds.values(), *params.values())
+    known = {n: a for n, a in feeds.items() if not is_float(a)}
+    shapes = {n: a.shape for n, a in feeds.items()}
+    module, params = from_onnx(alone(node, feeds, opset), shapes, value_dict=known)
+    found = evaluate(module, *(a for n, a in feeds.items() if n not in known), *params.values())
     return list(found) if isinstance(found, tuple) else [found]
 
 
