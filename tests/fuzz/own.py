@@ -36,8 +36,8 @@ _INSIDE: dict[str, Callable[[Array], Array]] = {
     **dict.fromkeys(("Elu", "Selu", "Celu", "Softplus", "Sigmoid", "Softsign", "HardSwish"), np.ones_like),
 }
 """Operators that add up numbers inside, and how large these are: ``1 + erf(x)`` of a negative x is what they leave."""
-_SIZES = frozenset(("Resize", "Upsample"))
-"""Only their first operand is of numbers."""
+_FIRST = frozenset(("Resize", "Upsample", "Pow"))
+"""Only their first operand moves: others are sizes, or an exponent, which is whole or not."""
 
 
 def own(model: onnx.ModelProto, feeds: Arrays, compute: Compute) -> list[Results]:
@@ -71,7 +71,7 @@ def _moving(compute: Compute, way: Way) -> Compute:
             return compute(node, operands, opset)
         taken = list(operands)
         if node.op_type not in SCALES:
-            last = 1 if node.op_type in _SIZES else len(taken)
+            last = 1 if node.op_type in _FIRST else len(taken)
             times = _TILES if _is_tiled(node, operands) else 1.0
             taken[:last] = [None if a is None else _moved(a, way, times) for a in taken[:last]]
         results = [_moved(a, way) for a in compute(node, taken, opset)]

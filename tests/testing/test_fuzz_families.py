@@ -15,7 +15,9 @@ from tests.fuzz.campaign import Plan, main
 from tests.fuzz.case import Arrays, Case, Config, Value
 from tests.fuzz.families.cases import VARIANTS, family_case
 from tests.fuzz.judge import Judge, Outcome
+from tests.fuzz.own import own
 from tests.fuzz.subject import Task
+from tests.fuzz.walk import by_reference
 from tests.fuzz.widened import widened, widened_feed
 
 SHOWS = {
@@ -167,3 +169,11 @@ def test_a_model_in_float64_is_a_model() -> None:
     assert {v.type.tensor_type.elem_type for v in (*graph.input, *graph.output)} == {TensorProto.DOUBLE}
     assert TensorProto.FLOAT not in {t.data_type for t in graph.initializer}
     assert {a.dtype.name for a in widened_feed(case.feeds[0]).values()} == {"float64"}
+
+
+def test_an_exponent_and_the_least_number_do_not_move() -> None:
+    """A negative number to the power of nearly three is NaN, and a mask beyond the least number infinite."""
+    x = np.array([-2.0, -np.finfo("float32").max], "float32")
+    case = _case({"e": np.float32(3)}, x, ("Elu", "x", "a"), ("Pow", "a e", "y"))
+    found = own(case.model(), case.feeds[0], by_reference)
+    assert len(found) > 10 and all(np.isfinite(results[0]).all() for results in found)
