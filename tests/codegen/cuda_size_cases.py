@@ -221,6 +221,25 @@ def by_rows(s: Sizes, mode: str, rng: np.random.Generator) -> Problem:
     return Problem(name, [data], attributes, dtype or "float32")
 
 
+def long_rows(s: Sizes, mode: str, rng: np.random.Generator) -> Problem:
+    """Some hundred times as long."""
+    return by_rows({**s, "length": s["length"] * 97 + 5}, mode, rng)
+
+
+def windows(s: Sizes, mode: str, rng: np.random.Generator) -> Problem:
+    """``mode``: what is found in each; some reach into the padding."""
+    before = max(0, s["taps"] - s["width"])
+    (data,) = normal(rng, "float32", (s["outer"], s["height"], s["width"]))
+    attributes = {"pool_size": (1, s["taps"]), "strides": (1, s["stride"]), "padding": (0, before, 0, 0)}
+    return Problem(mode, [data[None]], attributes)
+
+
+def selected(s: Sizes, mode: str, rng: np.random.Generator) -> Problem:
+    """``mode``: how positions or values are found."""
+    few = rng.integers(0, 3, (s["outer"], s["length"])).astype("float32")
+    return Problem(mode, [few], {"axis": 1} if mode == "unique" else {})
+
+
 def normalized(s: Sizes, mode: str, rng: np.random.Generator) -> Problem:
     data, gamma, beta = normal(rng, mode, (s["outer"], s["length"]), (s["length"],), (s["length"],))
     return Problem("nn.layer_norm", [data, gamma, beta], {}, mode)
@@ -257,6 +276,7 @@ _DEPTHWISE = ("groups", "width", "height", "taps", "stride", "dilation", "batch"
 _ROWS = ("outer", "length", "inner")
 _REDUCED = ("sum", "max", "mean float16", "argmax", "logsumexp", "sum float64", "prod")
 _REDUCED += ("nn.softmax", "nn.softmax float16")
+_WINDOWS = ("outer", "height", "width", "taps", "stride")
 _ORDERED = ("cumsum", "sort", "argsort", "topk", "cumsum float64", "cumprod")
 
 
@@ -279,6 +299,9 @@ SUBJECTS = [
     Subject("recurrent", ("hidden", "steps", "batch"), (*GATES,), recurrent, most=8),
     Subject("reductions", _ROWS, _REDUCED, by_rows, 2, most=12),
     Subject("scans and sorting", _ROWS, _ORDERED, by_rows, most=12),
+    Subject("long reductions", ("length",), (*_REDUCED, *_ORDERED), _with(long_rows, outer=2, inner=3)),
+    Subject("windows", _WINDOWS, ("nn.max_pool2d", "nn.avg_pool2d"), windows, most=12),
+    Subject("selection", ("outer", "length"), ("nonzero", "unique"), selected, most=12),
     Subject("layer norm", ("outer", "length"), ("float32", "float16"), normalized),
     Subject("indexed", (*_ROWS, "count"), ("take", "gather", "scatter_elements", "scatter_nd"), indexed, most=12),
     Subject("transpose", _ROWS, ("float32", "float16", "float64"), moved, most=17),
