@@ -40,6 +40,7 @@ from minitvm.ir.loop import (
     Buffer,
     Const,
     For,
+    If,
     Kernel,
     Load,
     LoopKind,
@@ -53,6 +54,7 @@ from minitvm.ir.loop import (
     seq,
     walk_stmts,
 )
+from minitvm.ir.loop.affine import loads
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.target import MachineModel
@@ -378,6 +380,8 @@ def fetched(kernel: Kernel) -> np.ndarray:
             case Prefetch(Load(_, index)):
                 return Store(noticed, index, const(1, "int32"))
             case Store():
+                return Seq(())
+            case If(condition) if loads(condition):  # what is stored decides, and nothing is here
                 return Seq(())
         return stmt
 
