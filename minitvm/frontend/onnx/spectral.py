@@ -103,9 +103,9 @@ def dft(node: OnnxNode) -> Outputs:
         raise node.fail(f"takes numbers or pairs of them along another axis than the last, not {x.tensor_type}")
     default = 2 * (x.shape[axis] - 1) if inverse and one_sided else x.shape[axis]
     length = default if node.get(1) is None else int(node.constant(1, "dft_length").item())
+    node.afford(32 * length, f"a transform of {length:,} points")
     if not transforms(length) or (inverse and one_sided and length > LARGEST):
         return foreign(node)
-    node.afford(32 * length, f"a transform of {length:,} points")
     order = (*(d for d in range(rank(x) - 1) if d != axis), axis, rank(x) - 1)
     shape = [x.shape[d] for d in order]
     x = emit("transpose", cast(x, "float64"), axes=order)  # what cancels is far smaller than what it is made of
@@ -132,6 +132,7 @@ def stft(node: OnnxNode) -> Outputs:
     points = int(node.constant(3, "frame_length").item()) if given is not None else None
     width = window.shape[0] if window is not None else points or x.shape[1]
     points = points or width
+    node.afford(32 * points, f"a transform of {points:,} points")
     count = (x.shape[1] - points) // step + 1
     if count < 1 or not transforms(points):
         return foreign(node)
