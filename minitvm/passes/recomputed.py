@@ -91,8 +91,8 @@ class Cutting:
             self._add((node.tuple, node.index), self._at(node, 0))
         elif isinstance(node, Call) and isinstance(node.op, Op):
             own = {place for n in range(len(tensor_fields(node.type))) for place in self._at(node, n)}
-            for number, value in enumerate(_operands(node)):
-                self._add(value, self._read(node, node.op, number, value, own))
+            for number, operand in enumerate(_operands(node)):
+                self._add(operand, self._read(node, node.op, number, operand, own))
 
     def _read(self, call: Call, op: Op, number: int, value: Value, own: Places) -> Places:
         """Where an operand is read if the call is computed at its ``own`` places."""
