@@ -20,7 +20,7 @@ def full_match(node: onnx.NodeProto) -> Callable[..., Sequence[Any]]:
     Raises :class:`FrontendError` for a pattern that RE2 refuses, ``MiniTVMError`` where the package is missing.
     """
     try:
-        import re2  # type: ignore[import-not-found, unused-ignore]
+        import re2  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError as error:
         message = "RegexFullMatch needs the package google-re2, which is not installed"
         raise MiniTVMError(message, hint="pip install 'minitvm[text]'") from error
