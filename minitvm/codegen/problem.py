@@ -226,6 +226,7 @@ class Statements(Template):
     """The operator's own loops, for every target: any dtype, what it computes in order stays in order."""
 
     exactness = Exactness.EXACT
+    symbolic = True
 
     def refusal(self) -> Declined | None:
         return None

@@ -44,6 +44,7 @@ from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
 from minitvm.passes.pipeline import SCHEDULES, Plan, Sequential, context_for, default_pipeline, optimize
 from minitvm.passes.redundancy import bind_captured
+from minitvm.passes.tile_windows import slides_over_tiles
 from minitvm.passes.winograd import Predict
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.devices import Device, cpu
@@ -169,6 +170,8 @@ def require_symbolic(function: Function, backend: Backend) -> None:
     """:class:`CompilerError` where an operator's loops are made for numbers, as can be seen before a build."""
     for call in calls(function.body):
         if symbols(call.type, *(arg.type for arg in call.args)) and isinstance(call.op, Op):
+            if backend.schedules == "llvm" and slides_over_tiles(call):
+                continue  # they slide over tiles
             fixed = 2 if isinstance(call.op, (Resize2d, Upsampling)) else 1 if isinstance(call.op, Windowed) else None
             if fixed is not None and not all(map(_is_number, call.tensor_type.shape[fixed:])):
                 raise CompilerError("windows over sizes that only a run knows are slow", where=describe_call(call))

@@ -362,6 +362,15 @@ def are_counted_on() -> bool:
     return _assumed.get() is not None
 
 
+def sampled(dim: Dim) -> int | None:
+    """What a dimension is in the sample; ``None`` where there is none."""
+    found = _assumed.get()
+    try:
+        return None if found is None or found.sample is None else number(dim, found.sample)
+    except ValueError:
+        return None
+
+
 def undecided(*dims: Dim) -> Undecided:
     named = next(dim for dim in dims if isinstance(dim, SymbolicDim))
     return Undecided(f"a comparison with the dimension {named} is decided only when the model runs")

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from minitvm.errors import TypeInferenceError
-from minitvm.ir.dims import Dim, SymbolicDim, Undecided, anonymous, is_anonymous, replace, symbol, symbols_of
+from minitvm.ir.dims import Dim, SymbolicDim, Undecided, anonymous, is_anonymous, larger, replace, symbol, symbols_of
 from minitvm.ir.dtypes import DTYPES as DTYPES
 from minitvm.ir.dtypes import STORED, is_float, register
 from minitvm.ir.dtypes import DType as DType
@@ -369,12 +369,12 @@ def only_batch_open(type_: Type) -> bool:
 
 
 def closed(type_: Type, extent: int) -> Type:
-    """``type_`` where every symbol stands for ``extent``."""
+    """``type_`` where every symbol stands for ``extent``; an extent that would be below 0 is 0."""
     if isinstance(type_, TupleType):
         return TupleType(tuple(closed(field, extent) for field in type_.fields))
     if not isinstance(type_, TensorType):
         return type_
-    return type_.with_shape(tuple(d if isinstance(d, int) else d.where(extent) for d in type_.shape))
+    return type_.with_shape(tuple(d if isinstance(d, int) else larger(0, d.where(extent)) for d in type_.shape))
 
 
 def bound(type_: Type, values: Mapping[SymbolicDim, Dim]) -> Type:

@@ -36,6 +36,7 @@ from minitvm.passes.share_memory import ShareMemory
 from minitvm.passes.share_rows import ShareRows
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
 from minitvm.passes.sink_cast import SinkCast
+from minitvm.passes.tile_windows import TileWindows
 
 __all__ = ["FunctionPass", "ModulePass", "Pass", "PassContext", "Sequential"]
 __all__ += ["function_pass", "get_pass", "module_pass", "register_config"]
@@ -52,7 +53,7 @@ __all__ += [
     "rule_pass",
 ]
 __all__ += ["PassInfo", "PassInstrument", "PassLog", "PassRecord", "PassTiming", "PrintIR", "Verify"]
-__all__ += ["AlterOpLayout", "CanonicalizeCast", "CanonicalizeOps", "ConvertLayout", "Legalize"]
+__all__ += ["AlterOpLayout", "CanonicalizeCast", "CanonicalizeOps", "ConvertLayout", "Legalize", "TileWindows"]
 __all__ += ["BackwardFoldScaleAxis", "FoldConstant", "FoldScaleAxis", "ForwardFoldScaleAxis", "fold_constant_expr"]
 __all__ += ["CombineParallelBatchMatmul", "CombineParallelConv2D", "CombineParallelDense", "EliminateCommonSubexpr"]
 __all__ += [

@@ -20,6 +20,7 @@ from minitvm.ir.ops.nn_dense import BiasAdd
 from minitvm.ir.ops.nn_norm import BatchNorm, Dropout, GroupNorm, InstanceNorm, L2Normalize, LayerNorm
 from minitvm.ir.ops.transform import Reshape
 from minitvm.ir.pattern import call, const, value
+from minitvm.ir.types import only_batch_open
 from minitvm.ir.visitor import as_function, calls, post_order, rebuild, rebuild_over, rewrite
 from minitvm.passes.bound import SAME_PRODUCTS, Bound, Of
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
@@ -268,6 +269,8 @@ def transposed_convolution_to_convolution(conv: Call, data: Expr, weight: Expr) 
     stride = op.strides[0]
     if op.groups != 1 or set(op.dilation) != {1} or len(set(op.strides)) != 1 or stride == 1:
         return Declined("only one stride above 1, without groups and dilation, becomes phases")
+    if not (conv.tensor_type.is_static or only_batch_open(conv.type)):
+        return Declined("its pixels are known only when the model runs")
     if op.data_layout != "NCHW" or op.kernel_layout != "IOHW":
         return Declined(f"phases are cut from IOHW weights, not {op.kernel_layout}")
     _, channels, height, width = weight.shape

@@ -37,6 +37,7 @@ from minitvm.passes.share_memory import ShareMemory
 from minitvm.passes.share_rows import ShareRows
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
 from minitvm.passes.sink_cast import SinkCast
+from minitvm.passes.tile_windows import TileWindows
 from minitvm.passes.winograd import Predict, faster, remembering
 from minitvm.target import MachineModel
 
@@ -235,7 +236,8 @@ def default_pipeline(
     weighs = predict if PassContext.current().option(MIXED.option) else None
     mixed = ToMixedPrecision("", weighed(weighs, machine)) if weighs else MIXED  # level 0, by an option
     rows = (ShareRows(machine),) if machine.threads > 1 and kind == "llvm" else ()  # level 3
-    before = (*first, *others, mixed, *CANONICAL, *libraries)
+    tiles = (TileWindows(),) if kind == "llvm" else ()  # level 0
+    before = (*first, *others, mixed, *tiles, *CANONICAL, *libraries)
     return Sequential((*before, layouts, *AFTER_LAYOUTS, *rows), name="default_pipeline")
 
 

@@ -1,6 +1,7 @@
 """Values that follow from the inputs' sizes: what a graph computes of shapes is known as dimensions, for all sizes."""
 
 import random
+import re
 
 import numpy as np
 import onnxruntime
@@ -168,3 +169,36 @@ def test_grouped_queries_compile_once_for_prompts_and_once_for_steps() -> None:
         for found, want in zip(session.run(None, feed), runtime.run(None, feed), strict=True):
             np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
     assert len(session.libraries) == 2 and not session.host_calls
+
+
+@pytest.mark.parametrize(
+    ("text", "others"),
+    [
+        ("y, i = TopK <axis = 1> (x, k)", "<int64[1] k = {3}>"),
+        ("y, i = TopK <axis = 2, largest = 0> (x, k)", "<int64[1] k = {2}>"),
+        ('i = Cast <to = 7> (x) y = ScatterElements <axis = 1, reduction = "add"> (x, z, x)', ""),
+        ("y = ScatterND (x, k, u)", "<int64[1, 1] k = {0}>"),
+        ("y = ArgMax <axis = 1> (x)", ""),
+        ("y = Softmax <axis = 1> (x)", ""),
+        ("y = LpNormalization <axis = 1> (x)", ""),
+        ("y = ReverseSequence <batch_axis = 0, time_axis = 1> (x, l)", ""),
+        ("y = Trilu (x)", ""),
+        ("y = GatherElements <axis = 1> (x, z)", ""),
+        ("y = OneHot <axis = 1> (z, k, v)", "<int64 k = {3}, float[2] v = {0, 1}>"),
+    ],
+    ids=lambda text: text.split("=")[1].split("(")[0].split("<")[0].strip() if "=" in text else "",
+)
+def test_operators_over_open_sizes(text: str, others: str) -> None:
+    """As ONNX Runtime, by one library; along the open axes, too."""
+    inputs = {"x": "float[b, s, 6] x", "z": "int64[b, s, 6] z", "u": "float[one, s, 6] u", "l": "int64[b] l"}
+    named = [declared for name, declared in inputs.items() if re.search(rf"\b{name}\b", text.split("=", 1)[1])]
+    model = _model(f"g ({', '.join(named)}) => (y) {others} {{ {text} }}")
+    session, runtime = minitvm.InferenceSession(model), onnxruntime.InferenceSession(model.SerializeToString())
+    rng = np.random.default_rng(2)
+    for b, s in ((2, 5), (3, 9), (1, 4)):
+        given = {"x": rng.standard_normal((b, s, 6)).astype(np.float32), "z": rng.integers(0, 3, (b, s, 6))}
+        given |= {"u": np.ones((1, s, 6), np.float32), "l": rng.integers(1, s + 1, b)}
+        feed = {i.name: given[i.name] for i in session.get_inputs()}
+        for found, want in zip(session.run(None, feed), runtime.run(None, feed), strict=True):
+            np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+    assert len(session.libraries) == 1 and session.symbolic is not None and session.symbolic.taken

@@ -80,6 +80,25 @@ def pad(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, x, *value, pad_width=width, pad_mode=mode, accuracy=BITS)
 
 
+@generator("nn.extract_tiles")
+def extract_tiles(name: str, draw: Draw, dtype: str) -> Case:
+    form = {key: tuple(draw.integer(low, high) for _ in range(2)) for key, low, high in _TILES}
+    x = draw.array(draw.sizes(4, 512), dtype, -99, 99, "all")
+    return case(name, x, **form, fill=draw.choice((0.0, 1.5)) if dtype.startswith("float") else 0.0, accuracy=BITS)
+
+
+_TILES = (("tile", 1, 6), ("steps", 1, 5), ("before", 0, 3), ("counts", 1, 3))
+
+
+@generator("nn.merge_tiles")
+def merge_tiles(name: str, draw: Draw, dtype: str) -> Case:
+    counts, tile = ([draw.integer(1, 4) for _ in range(2)] for _ in range(2))
+    batch, channels = draw.integer(0, 2), draw.integer(1, 5)
+    size = [draw.integer(0, count * extent) for count, extent in zip(counts, tile, strict=True)]
+    x = draw.array((batch * counts[0] * counts[1], channels, *tile), dtype, -99, 99, "all")
+    return case(name, x, size=tuple(size), batch=batch, counts=tuple(counts), accuracy=BITS)
+
+
 @generator("nn.depth_to_space", "nn.space_to_depth")
 def shuffle(name: str, draw: Draw, dtype: str) -> Case:
     b, layout = draw.integer(1, 3), draw.choice(("NCHW", "NHWC"))

@@ -9,14 +9,13 @@ import numpy as np
 import onnx
 
 from minitvm.errors import FrontendError, TypeInferenceError
-from minitvm.frontend.onnx.check import outer_names
 from minitvm.frontend.onnx.model import describe_value
-from minitvm.frontend.onnx.node import OnnxNode, emit, normalize_axis, place_of, rank
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, place_of, rank
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.builder import call_op
-from minitvm.ir.dims import SymbolicDim, are_counted_on, is_anonymous
+from minitvm.ir.dims import is_anonymous
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
-from minitvm.ir.types import TensorType, TupleType, Type, alike, as_shape, common, leaves, tensor_fields
+from minitvm.ir.types import TensorType, TupleType, Type, alike, as_shape, common, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild, substitute
 
 Captured: TypeAlias = tuple[Expr, dict[Expr, Var]]
@@ -55,23 +54,11 @@ def if_(node: OnnxNode) -> list[Expr]:
 
 def _branch(node: OnnxNode, name: str) -> Captured | TypeInferenceError:
     importer, scope = node.control
-    graph = node.require(name)
     try:
-        body, taken = importer.function(graph, scope, [])
+        body, taken = importer.function(node.require(name), scope, [])
     except TypeInferenceError as error:
-        if are_counted_on() and _reads_symbols(importer, graph, scope):  # with numbers it may fit
-            raise
         return error
     return hoist_weights(body, taken, importer.known)
-
-
-def _reads_symbols(importer: Any, graph: onnx.GraphProto, scope: Any) -> bool:
-    """Whether a graph takes something of dimensions that have names from outside."""
-    found = [scope.lookup(name, importer.known) for name in outer_names(graph)]
-    types = [
-        type_ for expr in found if expr is not None for type_ in leaves(expr.type) if isinstance(type_, TensorType)
-    ]
-    return any(isinstance(d, SymbolicDim) for type_ in types for d in type_.shape)
 
 
 def _failing(node: OnnxNode, error: TypeInferenceError, types: Sequence[TensorType]) -> Captured:
@@ -151,8 +138,7 @@ def _body(node: OnnxNode, graph: onnx.GraphProto, first: list[Expr]) -> tuple[li
         params = _loop_params(node, graph, types)
         body, taken = importer.function(graph, scope, _as_declared(graph, params))
         found = _fields(body)[1 : 1 + len(types)]
-        names = [value.name for value in graph.input[2:]]
-        joined = [_joined(node, *one) for one in zip(names, types, found, strict=True)]
+        joined = [_joined(node, graph, i, t, f) for i, (t, f) in enumerate(zip(types, found, strict=True))]
         if all(map(alike, joined, types)):
             return params, body, taken
         types = joined
@@ -240,9 +226,10 @@ def _as_declared(graph: onnx.GraphProto, params: list[Var]) -> list[Expr]:
     return [*seen, *params[2:]]
 
 
-def _joined(node: OnnxNode, name: str, before: Type, after: Type) -> Type:
+def _joined(node: OnnxNode, graph: onnx.GraphProto, position: int, before: Type, after: Type) -> Type:
     found = common(before, after)
     if found is None:
+        name = graph.input[2 + position].name
         raise node.fail(f"carried value {name!r} goes in as {before} and comes out as {after}")
     return found
 
@@ -291,21 +278,16 @@ def _scan(node: OnnxNode, states: list[Expr], sequences: list[Expr]) -> tuple[li
     importer, scope = node.control
     graph, steps = node.require("body"), sequences[0].tensor_type.shape[0]
     head = [Var("step", TensorType((), "int64")), Var("going", TensorType((), "bool"))]
-    types = [state.type for state in states]
+    carried = [Var(graph.input[i].name, state.type) for i, state in enumerate(states)]
     if steps == 0:
-        return states, _unmade(node, _named(graph, types), sequences)
+        return states, _unmade(node, carried, sequences)
     whole = [Var(f"{graph.input[len(states) + i].name}_sequence", s.type) for i, s in enumerate(sequences)]
     slices = [emit("take", sequence, head[0], axis=0, mode="clip") for sequence in whole]
-    while True:
-        carried = _named(graph, types)
-        body, taken = importer.function(graph, scope, [*carried, *slices])
-        joined = [_joined(node, v.name, t, f) for v, t, f in zip(carried, types, _fields(body), strict=False)]
-        if all(map(alike, joined, types)):
-            break
-        types = joined
+    body, taken = importer.function(graph, scope, [*carried, *slices])
     results = list(body.fields) if isinstance(body, Tuple) else [body]
     function = Function([*head, *carried, *whole, *taken.values()], Tuple([head[1], *results]))
-    values = [_rows_of(sequences[0]), Constant(np.asarray(True)), *states, *sequences, *taken]
+    count = integer(steps) if isinstance(steps, int) else emit("take", emit("shape_of", sequences[0]), integer(0))
+    values = [cast(count, "int64"), Constant(np.asarray(True)), *states, *sequences, *taken]
     found: list[Expr] = list(
         call_op("control.loop", *values, body=function, num_carried=len(states), trips=_length(steps))
     )
@@ -314,19 +296,6 @@ def _scan(node: OnnxNode, states: list[Expr], sequences: list[Expr]) -> tuple[li
     shapes = [(steps, *value.tensor_type.shape[1:]) for value in found[len(states) :]]
     stacked = zip(found[len(states) :], shapes, strict=True)
     return [*found[: len(states)]], [emit("reshape", v, newshape=shape, allowzero=True) for v, shape in stacked]
-
-
-def _named(graph: onnx.GraphProto, types: Sequence[Type]) -> list[Var]:
-    return [Var(value.name, type_) for value, type_ in zip(graph.input, types, strict=False)]
-
-
-def _rows_of(sequence: Expr) -> Expr:
-    """How many there are, which only a run may know."""
-    rows = sequence.tensor_type.shape[0]
-    if isinstance(rows, int):
-        return integer(rows)
-    first = emit("strided_slice", emit("shape_of", sequence, dtype="int64"), begin=(0,), end=(1,))
-    return emit("reshape", first, newshape=())
 
 
 def _unmade(node: OnnxNode, carried: Sequence[Var], sequences: Sequence[Expr]) -> list[Expr]:
@@ -387,7 +356,7 @@ def recurrence(
     element = emit("take", params[count], head[0], axis=0, mode="clip")
     after, gives = step(list(params[:count]), element, list(params[count + 1 :]))
     function = Function([*head, *params], Tuple([head[1], *after, gives]))
-    start = (integer(0) if steps == 0 else _rows_of(sequence), Constant(np.asarray(True)))
+    start = (Constant(np.asarray(steps)), Constant(np.asarray(True)))
     loop = call_op("control.loop", *start, *given, body=function, num_carried=count, trips=_length(steps))
     found: list[Expr] = list(loop)
     stacked = emit("reshape", found[count], newshape=(steps, *gives.tensor_type.shape), allowzero=True)

@@ -4,6 +4,7 @@ Along an axis, nearest neighbours are a gather, interpolations a weighted sum of
 the sum of one; indices and weights are constants computed here.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +16,10 @@ import numpy as np
 from minitvm.frontend.onnx.matmul import matmul
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.resize_open import linear_along, nearest_along
 from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.budget import current
-from minitvm.ir.dims import Dim
+from minitvm.ir.dims import Undecided
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops._shape import shapes_differ
 from minitvm.ir.ops.image import COORDINATES, cubic, line_of, meant
@@ -80,7 +82,34 @@ def resize(node: OnnxNode) -> Expr:
     flags = bool(node.attr("exclude_outside")), bool(node.attr("antialias", 0))
     mode, coordinates, nearest, alpha = map(node.attr, names)
     sampling = Sampling(mode, coordinates, nearest, alpha, *flags, node.attr("extrapolation_value"))
+    node = _with_open_axes(node, sampling)
     return resized(node, _resize_axes(node, sampling), sampling)
+
+
+def _with_open_axes(node: OnnxNode, sampling: Sampling) -> OnnxNode:
+    """The same Resize of what is resized already along the axes whose extents only a run knows."""
+    x, shape = node[0], node[0].tensor_type.shape
+    if x.tensor_type.is_static or sampling.coordinates == "tf_crop_and_resize":
+        return node
+    places = [normalize_axis(node, a, len(shape)) for a in node.attr("axes", None) or range(len(shape))]
+    scales = node.constant(2, "scales").tolist() if node.get(2) is not None else []
+    sizes = node.sizes(3, "sizes") if node.get(3) is not None else []
+    for i, axis in enumerate(places):
+        given = scales[i] if scales else sizes[i]
+        if isinstance(shape[axis], int) or given == (1.0 if scales else shape[axis]):
+            continue
+        if scales and given != int(given):
+            raise Undecided(f"{node.op_type} by {given} of a size that only a run knows")
+        size = shape[axis] * int(given) if scales else given
+        if sampling.mode == "nearest":
+            x = nearest_along(x, axis, size, sampling.coordinates, sampling.nearest)
+        elif sampling.mode == "linear" and not (sampling.antialias or sampling.exclude_outside):
+            x = linear_along(x, axis, size, sampling.coordinates)
+        else:
+            raise Undecided(f"{sampling.mode} resizing of sizes that only a run knows")
+    changed = copy.copy(node)
+    changed.inputs = [x, *node.inputs[1:]]
+    return changed
 
 
 def _resize_axes(node: OnnxNode, sampling: Sampling) -> list[Axis]:
@@ -93,18 +122,13 @@ def _resize_axes(node: OnnxNode, sampling: Sampling) -> list[Axis]:
     if len(scales or sizes) != len(places):
         raise node.fail(f"{len(scales or sizes)} {'scales' if scales else 'sizes'} for {len(places)} axes")
     if sampling.coordinates != "tf_crop_and_resize":
-        changed = [i for i, a in enumerate(places) if not _stays(shape[a], scales[i : i + 1], sizes[i : i + 1])]
+        changed = [i for i, a in enumerate(places) if isinstance(shape[a], int)]
         places, scales, sizes = ([given[i] for i in changed if given] for given in (places, scales, sizes))
     found = _by_scales(shape, places, scales) if scales else _by_sizes(node, shape, places, sizes)
     if sampling.coordinates != "tf_crop_and_resize":
         return found
     roi, count = node.constant(1, "roi").tolist(), len(places)
     return [replace(axis, start=roi[i], end=roi[i + count]) for i, axis in enumerate(found)]
-
-
-def _stays(extent: Dim, scale: list[float], size: list[Dim]) -> bool:
-    """Whether an axis that a run knows keeps its extent."""
-    return not isinstance(extent, int) and (scale == [1.0] or size == [extent])
 
 
 def _by_scales(shape: tuple[int, ...], axes: Iterable[int], scales: list[float]) -> list[Axis]:

@@ -10,7 +10,7 @@ import numpy as np
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import lacks, product
 from minitvm.ir.layout import Layout
-from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, intrin, maximum, minimum, select
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, as_index, const, intrin, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op, Precision, compute, define, identity_of, max_over, min_over, sum_over
 from minitvm.ir.ops._shape import (
     Index,
@@ -259,10 +259,12 @@ class GlobalAvgPool2d(GlobalPool2d, name="nn.global_avg_pool2d", kinds="f"):
 
     def compute(self, data: Buffer) -> Stage:
         pixels, wide = sorted(self._pixels(Layout(self.layout))), accumulator(data.dtype)
-        share = const(1 / max(1, math.prod(data.shape[d] for d in pixels)), wide)
+        count = product(data.shape[d] for d in pixels)
 
         def mean(total: LoopExpr, _: Index) -> LoopExpr:
-            return (total * share).astype(data.dtype)
+            if isinstance(count, int):
+                return (total * const(1 / max(1, count), wide)).astype(data.dtype)
+            return (total / maximum(as_index(count), 1).astype(wide)).astype(data.dtype)
 
         return reduced(data.shape, pixels, sum_over, lambda i, _: data[i].astype(wide), mean)
 

@@ -212,7 +212,7 @@ class ArgReduction(Reduction, exact=True):
         """The extreme first, then the first (or last) position that equals it or, as in numpy, is NaN."""
         best = self._stage(data, self.over, lambda i, r: data[i])
         extents = [data.shape[a] for a in self.axes(len(data.shape))]
-        missing = const(-1 if self.select_last_index else self._count(data.shape), "int32")
+        missing = as_index(-1 if self.select_last_index else self._count(data.shape)).astype("int32")
 
         def position(i: Index, r: Index) -> LoopExpr:
             value = data[i]

@@ -1,0 +1,186 @@
+"""TileWindows: windows over sizes that only a run knows slide over tiles, which are images of known size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeGuard
+
+import numpy as np
+
+from minitvm.ir.dims import Dim, SymbolicDim, ceil_divide, sampled
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module
+from minitvm.ir.op import OPS, Op
+from minitvm.ir.ops._shape import dilated
+from minitvm.ir.ops.elemwise import CastTo
+from minitvm.ir.ops.nn_conv import Conv2d
+from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
+from minitvm.ir.ops.nn_dense import BiasAdd
+from minitvm.ir.ops.nn_pool import AvgPool, MaxPool
+from minitvm.ir.ops.nn_tiles import ExtractTiles, MergeTiles
+from minitvm.ir.ops.slicing import StridedSlice
+from minitvm.ir.ops.tensor import Extent, Iota
+from minitvm.ir.ops.transform import Reshape
+from minitvm.ir.types import TensorType
+from minitvm.ir.visitor import as_function, calls, rewrite
+from minitvm.passes.manager import FunctionPass, PassContext
+
+LONGEST = {1: 256, 2: 32}
+"""Results along an axis of a tile, by how many axes are cut."""
+WINDOWS = (Conv2d, ConvTranspose, MaxPool, AvgPool)
+
+
+class TileWindows(FunctionPass, opt_level=0):
+    """Convolutions and pools of open height or width read tiles with a halo, and work on each as on an image of its
+    own; what is element by element, and convolutions of one tap, stay among the tiles.
+
+    Tiles are as large as divides the sizes of the first run.  Results that hang over the image are computed and left
+    out: they read what lies beyond it, which is padding.
+    """
+
+    needs = WINDOWS
+
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        if not any(slides_over_tiles(call) for call in calls(function.body)):
+            return function
+
+        def visit(old: Expr, new: Expr) -> Expr:
+            if not isinstance(new, Call) or not isinstance(new.op, Op):
+                return new
+            if slides_over_tiles(new):
+                return _of_tiles_as_they_are(new) or _over_tiles(new)
+            return _among_tiles(new, new.op)
+
+        return as_function(rewrite(function, visit))
+
+
+def slides_over_tiles(call: Call) -> bool:
+    """Whether it is a window over open pixels that the pass takes: of images in NCHW, whole windows only."""
+    op = call.op
+    if not isinstance(op, WINDOWS) or op.spatial != "HW" or not _is_open(call.tensor_type.shape[2:]):
+        return False
+    if isinstance(op, (Conv2d, ConvTranspose)):
+        return op.data_layout == "NCHW" and isinstance(call.args[0].tensor_type.shape[1], int)
+    return op.layout == "NCHW" and not op.ceil_mode and (isinstance(op, MaxPool) or {*op.dilation} == {1})
+
+
+def _is_open(extents: tuple[Dim, ...]) -> bool:
+    return any(isinstance(extent, SymbolicDim) for extent in extents)
+
+
+def _over_tiles(call: Call) -> Expr:
+    op = call.op
+    if isinstance(op, ConvTranspose):
+        return _transposed(call, op)
+    assert isinstance(op, (Conv2d, MaxPool, AvgPool))
+    if not isinstance(op, AvgPool) or op.count_include_pad or not any(op.padding):
+        return _tiled(call, op)
+    means = _tiled(call, op.with_attributes(count_include_pad=True))
+    taps = Constant(np.asarray(math.prod(op.pool_size), call.dtype))
+    return means * taps / (_counted(call, op, 0) * _counted(call, op, 1))
+
+
+def _counted(call: Call, op: AvgPool, axis: int) -> Expr:
+    """How many pixels each window meets along an axis: (height, 1) or (1, width)."""
+    extent, result = (node.tensor_type.shape[2 + axis] for node in (call.args[0], call))
+    first = Call(Iota(result), ()) * op.strides[axis] - op.padding[axis]
+    last = Call(OPS["minimum"](), (first + op.pool_size[axis], Call(Extent(extent), ())))
+    met = last - Call(OPS["maximum"](), (first, Constant(np.asarray(0))))
+    shape = (result, 1) if axis == 0 else (1, result)
+    return Call(CastTo(call.dtype), (Call(Reshape(shape), (met,)),))
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How an axis of results is cut: into ``count`` tiles of ``length``."""
+
+    count: Dim
+    length: int
+
+    @staticmethod
+    def of(extent: Dim, longest: int) -> _Cut:
+        """As few tiles as possible, of one size, where the extent is that of the first run."""
+        if isinstance(extent, int):
+            return _Cut(1, extent)
+        known = sampled(extent)
+        length = -(-known // -(-known // longest)) if known else longest
+        return _Cut(ceil_divide(extent, length), length)
+
+
+def _cuts(extents: tuple[Dim, ...]) -> list[_Cut]:
+    longest = LONGEST[sum(isinstance(extent, SymbolicDim) for extent in extents)]
+    return [_Cut.of(extent, longest) for extent in extents]
+
+
+def _tiled(call: Call, op: Conv2d | MaxPool | AvgPool) -> Expr:
+    """The call over tiles of its image, put together."""
+    data, size = call.args[0], call.tensor_type.shape[2:]
+    taps = call.args[1].tensor_type.static_shape[2:] if isinstance(op, Conv2d) else op.pool_size
+    cuts = _cuts(size)
+    places = zip(cuts, op.strides, taps, op.dilation, strict=True)
+    spans = tuple((cut.length - 1) * stride + dilated(k, d) for cut, stride, k, d in places)
+    steps = tuple(cut.length * stride for cut, stride in zip(cuts, op.strides, strict=True))
+    counts = tuple(cut.count for cut in cuts)
+    fill = float("-inf") if isinstance(op, MaxPool) else 0.0
+    images = Call(ExtractTiles(spans, steps, op.padding[:2], counts, fill), (data,), span=call.span)
+    made = Call(op.with_attributes(padding=(0, 0, 0, 0)), (images, *call.args[1:]), span=call.span)
+    return Call(MergeTiles(size, data.tensor_type.shape[0], counts), (made,), span=call.span)
+
+
+def _transposed(call: Call, op: ConvTranspose) -> Expr:
+    """A transposed convolution over tiles of its image, with as many pixels around each as reach into its results."""
+    data, size = call.args[0], call.tensor_type.shape[2:]
+    taps = call.args[1].tensor_type.static_shape[2:]
+    cuts = _cuts(tuple(ceil_divide(extent, stride) for extent, stride in zip(size, op.strides, strict=True)))
+    spans = [dilated(k, d) for k, d in zip(taps, op.dilation, strict=True)]
+    pads = list(op.padding[:2])
+    reach = [-(-max(span - 1, pad) // s) for span, pad, s in zip(spans, pads, op.strides, strict=True)]
+    pixels = tuple(cut.length + 2 * more for cut, more in zip(cuts, reach, strict=True))
+    lengths, counts = tuple(cut.length for cut in cuts), tuple(cut.count for cut in cuts)
+    images = Call(ExtractTiles(pixels, lengths, tuple(reach), counts), (data,), span=call.span)
+    plain = op.with_attributes(padding=(0, 0, 0, 0), output_padding=(0, 0))
+    whole = Call(plain, (images, *call.args[1:]), span=call.span)
+    begin = tuple(more * s + pad for more, s, pad in zip(reach, op.strides, pads, strict=True))
+    end = tuple(b + length * s for b, length, s in zip(begin, lengths, op.strides, strict=True))
+    part = Call(StridedSlice(begin, end, axes=(2, 3)), (whole,), span=call.span)
+    return Call(MergeTiles(size, data.tensor_type.shape[0], counts), (part,), span=call.span)
+
+
+def _is_merged(expr: Expr) -> TypeGuard[Call]:
+    return isinstance(expr, Call) and isinstance(expr.op, MergeTiles)
+
+
+def _of_tiles_as_they_are(call: Call) -> Expr | None:
+    """A convolution of single pixels, which needs no halo."""
+    data, op = call.args[0], call.op
+    if not _is_merged(data) or not isinstance(op, Conv2d):
+        return None
+    if {*op.strides, *call.args[1].tensor_type.static_shape[2:]} != {1} or any(op.padding):
+        return None
+    return Call(data.op, (Call(op, (data.args[0], *call.args[1:]), span=call.span),), span=data.span)
+
+
+def _among_tiles(call: Call, op: Op) -> Expr:
+    """An operator of single elements whose operands are tiles, put together alike, or the same for all pixels."""
+    leader = next((arg for arg in call.args if _is_merged(arg)), None)
+    if leader is None or call.tensor_type.shape != leader.tensor_type.shape:
+        return call
+    if isinstance(op, BiasAdd) and op.axis == 1 and isinstance(call.args[1], Constant):
+        return Call(leader.op, (Call(op, (leader.args[0], call.args[1]), span=call.span),), span=leader.span)
+    if not op.keeps_positions(len(call.args)):
+        return call
+    operands: list[Expr] = []
+    for arg in call.args:
+        if _is_merged(arg) and arg.op == leader.op:
+            operands.append(arg.args[0])
+        elif isinstance(arg, Constant) and _is_of_channels(arg.tensor_type):
+            operands.append(arg)
+        else:
+            return call
+    return Call(leader.op, (Call(op, operands, span=call.span),), span=leader.span)
+
+
+def _is_of_channels(type_: TensorType) -> bool:
+    """Whether it is the same for all images and pixels."""
+    own = (1,) * (4 - type_.rank) + type_.shape
+    return (own[0], *own[2:]) == (1, 1, 1)

@@ -1,0 +1,80 @@
+"""Windows over open pixels: one compilation, right at every size; what the pass makes of them, and leaves."""
+
+import random
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import minitvm
+from minitvm.frontend import from_onnx
+from minitvm.ir.dims import assumptions
+from minitvm.ir.text import print_expr
+from minitvm.passes.tile_windows import TileWindows
+
+_KINDS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
+
+
+def _drawn(seed: int) -> tuple[ModelProto, int]:
+    """A window of random form behind an addition, before a rectifier, of 6 channels and open pixels; its least size."""
+    rng = random.Random(seed)
+    kind = _KINDS[seed % len(_KINDS)]
+    taps = [rng.randint(1, 4) for _ in range(2)]
+    attributes = {"strides": [rng.randint(1, 3) for _ in range(2)], "kernel_shape": taps}
+    if kind in ("Conv", "ConvTranspose"):
+        attributes["group"] = rng.choice((1, 1, 2, 6))
+        attributes["dilations"] = [rng.randint(1, 2) for _ in range(2)]
+    attributes["pads"] = [rng.randint(0, k - 1) for k in taps * 2]
+    if kind == "AveragePool":
+        attributes["count_include_pad"] = rng.randint(0, 1)
+    weights = {}
+    group = attributes.get("group", 1)
+    values = np.random.default_rng(seed)
+    if kind == "Conv":
+        weights["w"] = values.standard_normal((12, 6 // group, *taps)).astype(np.float32)
+    elif kind == "ConvTranspose":
+        weights["w"] = values.standard_normal((6, 12 // group, *taps)).astype(np.float32)
+    weights["b"] = values.standard_normal((6, 1, 1)).astype(np.float32)
+    nodes = [
+        helper.make_node("Add", ["x", "b"], ["a"]),
+        helper.make_node(kind, ["a", *(["w"] if "w" in weights else [])], ["c"], **attributes),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    shape = ["n", 6, "h", "v"] if seed % 3 else [2, 6, "h", 11]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(array, name) for name, array in weights.items()],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9), shape[3] == 11
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_one_library_is_right_at_every_size(seed: int) -> None:
+    model, is_wide = _drawn(seed)
+    session, runtime = minitvm.InferenceSession(model), onnxruntime.InferenceSession(model.SerializeToString())
+    for n, height, width in ((2, 37, 11), (2, 9, 70), (1, 8, 8), (2, 64, 11)):
+        x = np.random.default_rng(seed).standard_normal((2, 6, height, 11) if is_wide else (n, 6, height, width))
+        feed = {"x": x.astype(np.float32)}
+        [found], [want] = session.run(None, feed), runtime.run(None, feed)
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
+    assert len(session.libraries) == 1 and session.symbolic is not None and session.symbolic.taken
+
+
+def test_what_it_makes_of_a_convolution() -> None:
+    """Tiles as large as divide the first run's sizes; the rectifier stays among them."""
+    model, _ = _drawn(4)
+    with assumptions({"n": 1, "h": 60, "v": 20}):
+        module, _ = from_onnx(model, shape_dict={"x": ("n", 6, "h", "v")})
+        text = print_expr(TileWindows()(module).main)
+    assert text.count("nn.extract_tiles") == text.count("nn.merge_tiles") == 1
+    assert text.index("nn.conv2d") < text.index("nn.relu") < text.index("nn.merge_tiles")
+
+
+def test_images_of_known_size_are_left_alone() -> None:
+    model, _ = _drawn(4)
+    module, _ = from_onnx(model, shape_dict={"x": (1, 6, 20, 20)})
+    assert TileWindows()(module).main is module.main
