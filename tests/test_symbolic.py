@@ -145,8 +145,8 @@ def test_what_an_image_needs_is_in_memory_an_image_more_and_weights_once() -> No
 
 
 def test_loops_made_for_numbers_are_refused_before_the_build() -> None:
-    x = Var("x", TensorType((1, 3, "h", 8)))
-    function = Function([x], call_op("nn.conv2d", x, const(array(4, 3, 3, 3))))
+    x = Var("x", TensorType((1, 3, "h", 8, 8)))
+    function = Function([x], call_op("nn.conv3d", x, const(array(4, 3, 3, 3, 3))))
     with pytest.raises(CompilerError, match="windows over sizes that only a run knows are slow"):
         require_symbolic(function, backend_for("llvm", 1))
     y = Var("y", TensorType(("n", 24)))
