@@ -421,17 +421,17 @@ def test_onnx_tests_pass_where_all_dimensions_are_unknown(name: str, monkeypatch
 
 
 def test_what_has_no_symbolic_loops_is_specialised_and_says_why() -> None:
-    weight = numpy_helper.from_array(array(4, 3, 3, 3), "w")
+    weight = numpy_helper.from_array(array(4, 3, 3, 3, 3), "w")
     node = helper.make_node("Conv", ["x", "w"], ["y"], name="first")
     graph = helper.make_graph(
         [node],
         "g",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3, "h", 8])],
+        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n", 3, "h", 8, 8])],
         [helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
         [weight],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     session = InferenceSession(model, num_threads=1)
-    assert session.run(None, {"x": array(2, 3, 8, 8)})[0].shape == (2, 4, 6, 6)
+    assert session.run(None, {"x": array(2, 3, 8, 8, 8)})[0].shape == (2, 4, 6, 6, 6)
     assert session.symbolic is not None and not session.symbolic.taken
     assert "first" in str(session.symbolic)
