@@ -35,8 +35,8 @@ compares.
 
 Versions are those of the operator sets that changed the operator. Nodes of opsets 1 to 6 are imported as what opset
 {OLDEST_OPSET} makes of them: operands are broadcast from an axis on, shapes, tiles, types and paddings had other
-places, some attributes other defaults. Of Dropout and batch normalization `is_test` is not read: nothing is dropped, and
-statistics are the running ones unless the batch's own are among the outputs that somebody asks for. Nodes that only
+places, some attributes other defaults. Of Dropout and batch normalization `is_test` is not read: nothing is dropped,
+and statistics are the running ones unless the batch's own are among the outputs that somebody asks for. Nodes that only
 move text, sequences, optionals or maps are built, but run in Python; what follows from constants is folded while
 compiling. The last columns tell: how many of ONNX's tests of a single node ran in kernels, were folded, or ran in
 Python, and how many of all pass.

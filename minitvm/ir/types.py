@@ -51,6 +51,10 @@ def as_shape(given: Any) -> Shape:
         raise TypeInferenceError(f"{given!r} is no shape", hint=hint) from error
 
 
+MOST_DIMENSIONS = 64
+"""As in numpy."""
+
+
 class UnknownSize(TypeInferenceError, Undecided):
     """A number is needed where a dimension is known only when the model runs."""
 
@@ -71,6 +75,8 @@ class TensorType:
             register()
         elif self.dtype not in DTYPES and self.dtype != STRING:
             raise TypeInferenceError(f"{self.dtype!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}")
+        if len(self.shape) > MOST_DIMENSIONS:
+            raise TypeInferenceError(f"a tensor of {len(self.shape)} dimensions, more than {MOST_DIMENSIONS}")
         if min((d for d in self.shape if type(d) is int), default=0) < 0:
             raise TypeInferenceError(f"shape {self.shape} has a negative dimension")
 
