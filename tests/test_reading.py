@@ -12,7 +12,7 @@ from benchmarks.files import files_by_stage
 
 PAGE = pathlib.Path(minitvm.__file__).parents[1] / "docs" / "reading.md"
 MOST_STOPS = 12
-MOST_FILES = 57
+MOST_FILES = 63
 """From graph to LLVM text: what has nothing to do with a convolution is asked for before it is entered."""
 
 

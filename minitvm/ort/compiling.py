@@ -152,8 +152,8 @@ class Compiling:
     @property
     def libraries(self) -> list[Library]:
         """The libraries compiled so far and kept: those for all shapes, then others, the one used last at the end."""
-        symbolic = [one for one in self._symbolic.done() if isinstance(one, Library)]
-        return symbolic + [kept.library for kept in self._kept.all() if not kept.symbolic]
+        symbolic = [one for one in self._symbolic.done() if isinstance(one, Library) and one.artifact.is_open]
+        return symbolic + [kept.library for kept in self._kept.all() if not (kept.symbolic and symbolic)]
 
     def prepare(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None) -> None:
         """Compile for shapes of the inputs before they are met; those of fixed shapes need not be given.

@@ -79,12 +79,19 @@ ONE_NAN = Draw("finite but for one", (-1.0, 1.5), rare=(np.nan, np.inf), share=0
 
 
 def closer(function: Function) -> list[Draw]:
-    """Of a function of few calls: where sums with its constants cancel, products underflow, one number is none."""
-    if not is_small(function):
+    """Of a function of few calls: where sums with its constants cancel, products underflow, one number is none.
+
+    None for a recurrence, whose state hands roundings on from step to step.
+    """
+    if not is_small(function) or any(_hands_on(c.op) for c in calls(function.body)):
         return []
     near = tuple(n for n in numbers_in(function) if abs(n) < 1e30)
     beside = Draw("beside its constants", (-1.0, 1.5), rare=near, share=0.75, jitter=64)
     return [*([beside] if near else []), SMALL, ONE_NAN]
+
+
+def _hands_on(op: Op | Function) -> bool:
+    return isinstance(op, Op) and op.fusion is Fusion.OPAQUE and not op.is_exact()
 
 
 @dataclass

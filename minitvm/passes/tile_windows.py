@@ -10,9 +10,9 @@ import numpy as np
 
 from minitvm.ir.dims import Dim, SymbolicDim, ceil_divide, sampled
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
-from minitvm.ir.op import OPS, Op
+from minitvm.ir.op import Op
 from minitvm.ir.ops._shape import dilated
-from minitvm.ir.ops.elemwise import CastTo
+from minitvm.ir.ops.elemwise import CastTo, Maximum, Minimum
 from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
 from minitvm.ir.ops.nn_dense import BiasAdd
@@ -84,8 +84,8 @@ def _counted(call: Call, op: AvgPool, axis: int) -> Expr:
     """How many pixels each window meets along an axis: (height, 1) or (1, width)."""
     extent, result = (node.tensor_type.shape[2 + axis] for node in (call.args[0], call))
     first = Call(Iota(result), ()) * op.strides[axis] - op.padding[axis]
-    last = Call(OPS["minimum"](), (first + op.pool_size[axis], Call(Extent(extent), ())))
-    met = last - Call(OPS["maximum"](), (first, Constant(np.asarray(0))))
+    last = Call(Minimum(), (first + op.pool_size[axis], Call(Extent(extent), ())))
+    met = last - Call(Maximum(), (first, Constant(np.asarray(0))))
     shape = (result, 1) if axis == 0 else (1, result)
     return Call(CastTo(call.dtype), (Call(Reshape(shape), (met,)),))
 

@@ -1,7 +1,5 @@
 """TfIdfVectorizer over numbers: how often n-grams are there."""
 
-from functools import partial, reduce
-
 import numpy as np
 
 from minitvm.frontend.onnx.foreign import foreign
@@ -25,11 +23,9 @@ def tf_idf(node: OnnxNode) -> Outputs:
     found = emit("full", scalar(0, "float32"), shape=(rows.shape[0], int(columns.max()) + 1), dtype="float32")
     for grams, first in _grams(node):
         distances = _distances(node, rows.shape[1], grams.shape[1])
-        node.afford(8 * len(distances), f"{len(distances):,} distances between the elements of an n-gram", "nodes")
         node.afford(8 * len(distances) * rows.shape[1] * grams.shape[1], f"rows of {rows.shape[1]:,} elements")
-        counts = [_matches(rows, grams, skip) for skip in distances]
-        if counts:
-            total, own = reduce(partial(emit, "add"), counts), slice(first, first + len(grams))
+        if distances:
+            total, own = _matches(rows, grams, distances), slice(first, first + len(grams))
             total = cast(emit("greater", total, 0), "float32") if mode == "IDF" else total
             weighted = total * Constant(weights[own] if weights.ndim else weights)
             places = np.broadcast_to(columns[own], (rows.shape[0], len(grams)))
@@ -57,11 +53,11 @@ def _distances(node: OnnxNode, row: int, length: int) -> range:
     return range(1, min(node.require("max_skip_count") + 1, (row - 1) // (length - 1)) + 1)
 
 
-def _matches(rows: Expr, grams: np.ndarray, distance: int) -> Expr:
-    """How often each n-gram is in each row: (rows, count) floats."""
-    length = grams.shape[1]
-    windows = rows.shape[1] - distance * (length - 1)
-    places = np.arange(windows)[:, None] + np.arange(length) * distance
+def _matches(rows: Expr, grams: np.ndarray, distances: range) -> Expr:
+    """How often each n-gram is in each row, over all distances: (rows, count) floats."""
+    extent, length = rows.shape[1], grams.shape[1]
+    steps = np.arange(length)
+    places = np.concatenate([np.arange(extent - d * (length - 1))[:, None] + steps * d for d in distances])
     there = emit("expand_dims", emit("take", rows, Constant(places), axis=1), axis=2)
     equal = emit("equal", there, Constant(grams.astype(rows.dtype)))
     return emit("sum", cast(emit("all", equal, axis=(3,)), "float32"), axis=(1,))

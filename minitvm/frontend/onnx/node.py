@@ -216,11 +216,11 @@ class OnnxNode:
         """The error to raise: the operator's name before the message, the node's place below it."""
         return FrontendError(f"{self.op_type}: {message}", where=[place_of(self.proto)], hint=hint)
 
-    def afford(self, nbytes: float, what: str, kind: str = "bytes") -> None:
+    def afford(self, nbytes: float, what: str) -> None:
         """Asked before a constant of a builder's own is made; the error where compiling has no budget for it."""
-        if nbytes > COST or kind != "bytes":
+        if nbytes > COST:
             try:
-                current().require(kind, nbytes, what)
+                current().require("bytes", nbytes, what)
             except CompilerError as error:
                 raise self.fail(error.message, error.hint) from None
 

@@ -6,6 +6,7 @@ the sum of one; indices and weights are constants computed here.
 
 import copy
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -19,7 +20,7 @@ from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.resize_open import linear_along, nearest_along
 from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.budget import current
-from minitvm.ir.dims import Undecided
+from minitvm.ir.dims import Dim, Undecided
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops._shape import shapes_differ
 from minitvm.ir.ops.image import COORDINATES, cubic, line_of, meant
@@ -89,18 +90,17 @@ def resize(node: OnnxNode) -> Expr:
 def _with_open_axes(node: OnnxNode, sampling: Sampling) -> OnnxNode:
     """The same Resize of what is resized already along the axes whose extents only a run knows."""
     x, shape = node[0], node[0].tensor_type.shape
-    if x.tensor_type.is_static or sampling.coordinates == "tf_crop_and_resize":
+    if sampling.coordinates == "tf_crop_and_resize":
         return node
-    places = [normalize_axis(node, a, len(shape)) for a in node.attr("axes", None) or range(len(shape))]
-    scales = node.constant(2, "scales").tolist() if node.get(2) is not None else []
-    sizes = node.sizes(3, "sizes") if node.get(3) is not None else []
+    places, scales, sizes = _asked(node)
     for i, axis in enumerate(places):
         given = scales[i] if scales else sizes[i]
-        if isinstance(shape[axis], int) or given == (1.0 if scales else shape[axis]):
+        is_known = isinstance(shape[axis], int) and isinstance(given, (int, float))
+        if is_known or given == (1.0 if scales else shape[axis]):
             continue
         if scales and given != int(given):
             raise Undecided(f"{node.op_type} by {given} of a size that only a run knows")
-        size = shape[axis] * int(given) if scales else given
+        size = shape[axis] * int(scales[i]) if scales else sizes[i]
         if sampling.mode == "nearest":
             x = nearest_along(x, axis, size, sampling.coordinates, sampling.nearest)
         elif sampling.mode == "linear" and not (sampling.antialias or sampling.exclude_outside):
@@ -112,19 +112,26 @@ def _with_open_axes(node: OnnxNode, sampling: Sampling) -> OnnxNode:
     return changed
 
 
-def _resize_axes(node: OnnxNode, sampling: Sampling) -> list[Axis]:
-    shape = node[0].shape
-    places = [normalize_axis(node, a, len(shape)) for a in node.attr("axes", None) or range(len(shape))]
+def _asked(node: OnnxNode) -> tuple[list[int], list[float], list[Dim]]:
+    """The axes, and scales or sizes for them."""
+    count = rank(node[0])
+    places = [normalize_axis(node, a, count) for a in node.attr("axes", None) or range(count)]
     scales = node.constant(2, "scales").tolist() if node.get(2) is not None else []
     sizes = node.sizes(3, "sizes") if node.get(3) is not None else []
     if bool(scales) == bool(sizes):
         raise node.fail("takes either scales or sizes")
     if len(scales or sizes) != len(places):
         raise node.fail(f"{len(scales or sizes)} {'scales' if scales else 'sizes'} for {len(places)} axes")
+    return places, scales, sizes
+
+
+def _resize_axes(node: OnnxNode, sampling: Sampling) -> list[Axis]:
+    shape, (places, scales, sizes) = node[0].shape, _asked(node)
     if sampling.coordinates != "tf_crop_and_resize":
         changed = [i for i, a in enumerate(places) if isinstance(shape[a], int)]
-        places, scales, sizes = ([given[i] for i in changed if given] for given in (places, scales, sizes))
-    found = _by_scales(shape, places, scales) if scales else _by_sizes(node, shape, places, sizes)
+        places = [places[i] for i in changed]
+        scales, sizes = [scales[i] for i in changed if scales], [sizes[i] for i in changed if sizes]
+    found = _by_scales(shape, places, scales) if scales else _by_sizes(node, shape, places, [*map(operator.index, sizes)])
     if sampling.coordinates != "tf_crop_and_resize":
         return found
     roi, count = node.constant(1, "roi").tolist(), len(places)

@@ -142,6 +142,7 @@ class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE, takes_stored=True):
     returns a tuple (condition, *carried, *scanned).  The result is the tuple of the last carried values and of
     each scanned value stacked along a new first dimension, whose extent is unknown unless all ``trips`` are made.
     A carried value whose shape changes from one iteration to the next has unknown dimensions in the body.
+    ``rows`` are the shapes of scanned values where there is no trip.
     """
 
     body: Function

@@ -138,7 +138,7 @@ class GatherNd(Op, name="gather_nd", fusion=Fusion.INJECTIVE):
         grid += [_within(row.astype("int64"), n) for row, n in zip(indices, extents, strict=False)]
         found = np.asarray(data[tuple(grid)])
         shape = indices.shape[1:] + data.shape[self.batch_dims + len(indices) :]
-        return np.ascontiguousarray(np.broadcast_to(found, shape))
+        return np.array(np.broadcast_to(found, shape))
 
     def compute(self, data: Buffer, indices: Buffer) -> Stage:
         batch, depth, rank = self.batch_dims, indices.shape[0], len(indices.shape) - 1

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import Dim, product
+from minitvm.ir.dims import Dim, differ, falls_short, product
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, as_index, const, select
 from minitvm.ir.op import Fusion, Op, compute
@@ -67,7 +67,7 @@ class ExtractTiles(_Tiled, name="nn.extract_tiles"):
                 (y, bottom, top), (x, right, left) = spans
                 part = moved[:, top + y : top + bottom, left + x : left + right]
                 made[:, i, j, y:bottom, x:right] = part
-        return np.moveaxis(made.reshape(-1, *made.shape[3:]), (0, 1, 2), (n, h, w))
+        return np.moveaxis(made.reshape(len(moved) * rows * columns, *made.shape[3:]), (0, 1, 2), (n, h, w))
 
     def compute(self, data: Buffer) -> Stage:
         shape = self.infer(TensorType(data.shape, data.dtype)).extents
@@ -86,8 +86,8 @@ class ExtractTiles(_Tiled, name="nn.extract_tiles"):
 
 
 class MergeTiles(_Tiled, name="nn.merge_tiles"):
-    """Tiles of results side by side, without what hangs over: data: (n * counts, c, *tile) in ``layout`` ->
-    (n, c, *size)."""
+    """Tiles of results side by side, without what hangs over: data: (batch * counts, c, *tile) in ``layout`` ->
+    (``batch``, c, *size)."""
 
     size: tuple[Dim, ...]
     batch: Dim
@@ -95,6 +95,14 @@ class MergeTiles(_Tiled, name="nn.merge_tiles"):
     layout: str = "NCHW"
 
     def infer(self, data: TensorType) -> TensorType:
+        n, h, w = self._axes()
+        if 0 in (data.shape[h], data.shape[w]):
+            raise self.reject(f"{data} are tiles of no pixels")
+        if differ(data.shape[n], self.batch * product(self.counts)):
+            raise self.reject(f"{data} are not {self.counts[0]} x {self.counts[1]} tiles of {self.batch} images")
+        for count, axis, extent in zip(self.counts, (h, w), self.size, strict=True):
+            if falls_short(count * data.shape[axis], extent):
+                raise self.reject(f"{count} tiles of {data.shape[axis]} are not {extent}")
         return data.with_shape(self._with_axes(data.shape, self.batch, self.size))
 
     def reference(self, data: np.ndarray) -> np.ndarray:

@@ -43,7 +43,7 @@ class QuantizedLstm(Op, name="qnn.lstm", fusion=Fusion.OPAQUE, lowered_by_templa
     points, and these where there are any; scale: (4 * hidden,), h0, c0: (batch, hidden), peephole (optional; i, o, f):
     (3 * hidden,) -> y: (steps, batch, hidden), and the last h and c: (batch, hidden).
 
-    ``reverse`` walks the steps backwards; results stay in input order.
+    ``reverse`` walks the steps backwards; results stay in input order.  ``product`` is the instruction that multiplies.
     """
 
     reverse: bool = False
