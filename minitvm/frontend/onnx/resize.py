@@ -131,7 +131,8 @@ def _resize_axes(node: OnnxNode, sampling: Sampling) -> list[Axis]:
         changed = [i for i, a in enumerate(places) if isinstance(shape[a], int)]
         places = [places[i] for i in changed]
         scales, sizes = [scales[i] for i in changed if scales], [sizes[i] for i in changed if sizes]
-    found = _by_scales(shape, places, scales) if scales else _by_sizes(node, shape, places, [*map(operator.index, sizes)])
+    numbers = [*map(operator.index, sizes)]
+    found = _by_scales(shape, places, scales) if scales else _by_sizes(node, shape, places, numbers)
     if sampling.coordinates != "tf_crop_and_resize":
         return found
     roi, count = node.constant(1, "roi").tolist(), len(places)
