@@ -10,7 +10,7 @@ import numpy as np
 
 from minitvm.ir.dims import Dim, SymbolicDim, ceil_divide, sampled
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
-from minitvm.ir.op import Op
+from minitvm.ir.op import Op, identity_of
 from minitvm.ir.ops._shape import dilated
 from minitvm.ir.ops.elemwise import CastTo, Maximum, Minimum
 from minitvm.ir.ops.nn_conv import Conv2d
@@ -121,7 +121,7 @@ def _tiled(call: Call, op: Conv2d | MaxPool | AvgPool) -> Expr:
     spans = tuple((cut.length - 1) * stride + dilated(k, d) for cut, stride, k, d in places)
     steps = tuple(cut.length * stride for cut, stride in zip(cuts, op.strides, strict=True))
     counts = tuple(cut.count for cut in cuts)
-    fill = float("-inf") if isinstance(op, MaxPool) else 0.0
+    fill = float(identity_of("max", data.tensor_type.dtype).value) if isinstance(op, MaxPool) else 0.0
     images = Call(ExtractTiles(spans, steps, op.padding[:2], counts, fill), (data,), span=call.span)
     made = Call(op.with_attributes(padding=(0, 0, 0, 0)), (images, *call.args[1:]), span=call.span)
     return Call(MergeTiles(size, data.tensor_type.shape[0], counts), (made,), span=call.span)

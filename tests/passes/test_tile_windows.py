@@ -5,7 +5,7 @@ import random
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 import minitvm
 from minitvm.frontend import from_onnx
@@ -78,3 +78,16 @@ def test_images_of_known_size_are_left_alone() -> None:
     model, _ = _drawn(4)
     module, _ = from_onnx(model, shape_dict={"x": (1, 6, 20, 20)})
     assert TileWindows()(module).main is module.main
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_padding_never_wins_over_integers(dtype: str) -> None:
+    """They have no infinity: outside of the image is the least of them."""
+    pool = "MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x)"
+    graph = f"g ({dtype}[n, 3, h, v] x) => ({dtype}[n, 3, p, q] y) {{ y = {pool} }}"
+    model = parser.parse_model('<ir_version: 9, opset_import: ["": 19]> ' + graph)
+    session, runtime = minitvm.InferenceSession(model), onnxruntime.InferenceSession(model.SerializeToString())
+    info = np.iinfo(dtype)
+    for shape in ((1, 3, 5, 7), (2, 3, 40, 9)):
+        x = np.random.default_rng(1).integers(info.min, info.min + 9, shape).astype(dtype)
+        assert (session.run(None, {"x": x})[0] == runtime.run(None, {"x": x})[0]).all()

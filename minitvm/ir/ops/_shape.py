@@ -138,7 +138,7 @@ def _is_part(p: Dim, q: Dim) -> bool:
     """Whether more factors are to come before a product is as large as another one; of symbols, whether it divides."""
     if isinstance(p, int) and isinstance(q, int):
         return p < q
-    return p != q and q // p * p == q
+    return p != q and p != 0 and q // p * p == q
 
 
 def reshape_index(index: Sequence[LoopExpr], target: Sequence[int], source: Sequence[int]) -> list[LoopExpr]:
