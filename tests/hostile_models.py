@@ -244,69 +244,45 @@ def _folded() -> Iterator[tuple[str, Make]]:
     for name, link in doubling.items():
         for count in (8, 22, 60):
             yield f"constant {name}, {count} times", partial(chained, link, count, "k", k=ONES, **weights)
-    number = np.array
     for size in (1 << 26, 1 << 62):
-        yield (f"Expand to {size:,}", partial(constant, [node("Expand", ["k", "s"], ["m"])], "m", k=ONES[:1], s=[size]))
-        fill = [node("ConstantOfShape", ["s"], ["k"]), node("NonZero", ["k"], ["m"])]
-        yield f"ConstantOfShape of {size:,}", partial(constant, fill[:1], "k", s=[size])
-        yield (
-            f"Range to {size:,}",
-            partial(constant, [node("Range", ["a", "b", "c"], ["m"])], "m", a=number(0), b=number(size), c=number(1)),
-        )
-        yield f"Pad by {size:,}", partial(constant, [node("Pad", ["k", "p"], ["m"])], "m", k=ONES, p=[size, size])
-        yield (
-            f"OneHot of depth {size:,}",
-            partial(constant, [node("OneHot", ["i", "d", "v"], ["m"])], "m", i=[[1]], d=number(size), v=ONES[:2]),
-        )
-        yield f"Tile by {size:,}", partial(constant, [node("Tile", ["k", "s"], ["m"])], "m", k=ONES, s=[size])
-        yield f"window of {size:,}", partial(constant, [node("HannWindow", ["n"], ["m"])], "m", n=number(size))
-        yield (
-            f"DFT of {size:,}",
-            partial(
-                constant,
-                [node("DFT", ["k", "n"], ["m"], axis=1)],
-                "m",
-                k=np.ones((1, 3, 1), np.float32),
-                n=number(size),
-            ),
-        )
-        yield (
-            f"Resize by {size:,}",
-            partial(
-                constant, [node("Resize", ["k", "", "s"], ["m"])], "m", k=ONES[None, None], s=np.float32([1, 1, size])
-            ),
-        )
-    yield (
-        "mel bands",
-        partial(
-            constant,
-            [node("MelWeightMatrix", ["n", "n", "r", "l", "h"], ["m"])],
-            "m",
-            n=number(1 << 20),
-            r=number(16000),
-            l=np.float32(1),
-            h=np.float32(8000),
-        ),
-    )
-    yield (
-        "EyeLike",
-        partial(
-            constant, [node("ConstantOfShape", ["s"], ["k"]), node("EyeLike", ["k"], ["m"])], "m", s=[1 << 20, 1 << 20]
-        ),
-    )
+        yield from _sized(size)
+    yield from _of_constants()
+
+
+def _sized(size: int) -> Iterator[tuple[str, Make]]:
+    """Constants of so many elements."""
+    one_, s = ONES[:1], [size]
+    number, resized = np.array(size), {"k": ONES[None, None], "s": np.float32([1, 1, size])}
+    made: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
+        f"Expand to {size:,}": (["Expand", "k", "s"], {}, {"k": one_, "s": s}),
+        f"ConstantOfShape of {size:,}": (["ConstantOfShape", "s"], {}, {"s": s}),
+        f"Range to {size:,}": (["Range", "a", "b", "c"], {}, {"a": np.array(0), "b": number, "c": np.array(1)}),
+        f"Pad by {size:,}": (["Pad", "k", "p"], {}, {"k": ONES, "p": [size, size]}),
+        f"OneHot of depth {size:,}": (["OneHot", "i", "d", "v"], {}, {"i": [[1]], "d": number, "v": ONES[:2]}),
+        f"Tile by {size:,}": (["Tile", "k", "s"], {}, {"k": ONES, "s": s}),
+        f"window of {size:,}": (["HannWindow", "n"], {}, {"n": number}),
+        f"DFT of {size:,}": (["DFT", "k", "n"], {"axis": 1}, {"k": np.ones((1, 3, 1), np.float32), "n": number}),
+        f"Resize by {size:,}": (["Resize", "k", "", "s"], {}, resized),
+    }
+    for name, ((kind, *inputs), attributes, weights) in made.items():
+        yield name, partial(constant, [node(kind, inputs, ["m"], **attributes)], "m", **weights)
+
+
+def _of_constants() -> Iterator[tuple[str, Make]]:
+    """Large results of other numbers than a size."""
+    mel = {"n": np.array(1 << 20), "r": np.array(16000), "l": np.float32(1), "h": np.float32(8000)}
+    yield "mel bands", partial(constant, [node("MelWeightMatrix", [*"nnrlh"], ["m"])], "m", **mel)
+    square = [node("ConstantOfShape", ["s"], ["k"]), node("EyeLike", ["k"], ["m"])]
+    yield "EyeLike", partial(constant, square, "m", s=[1 << 20, 1 << 20])
     for shape in ([1 << 30, 1 << 30], [1 << 62], [1 << 40]):
         for kind in ("RandomNormal", "RandomUniform"):
             yield f"{kind} of {shape}", partial(constant, [node(kind, [], ["m"], shape=shape)], "m")
-    yield (
-        "Einsum",
-        partial(
-            constant, [node("Einsum", ["k"] * 5, ["m"], equation="a,b,c,d,e->abcde")], "m", k=np.ones(2000, np.float32)
-        ),
-    )
+    outer = [node("Einsum", ["k"] * 5, ["m"], equation="a,b,c,d,e->abcde")]
+    yield "Einsum", partial(constant, outer, "m", k=np.ones(2000, np.float32))
     yield "products of constants", partial(chained, one("MatMul", "@", "k"), 40, "k", k=np.eye(700, dtype=np.float32))
     yield (
         "sums along constants",
-        partial(chained, one("CumSum", "@", "a"), 2000, "k", k=np.zeros(60000, "f"), a=number(0)),
+        partial(chained, one("CumSum", "@", "a"), 2000, "k", k=np.zeros(60000, "f"), a=np.array(0)),
     )
 
 

@@ -1,19 +1,17 @@
 """Branching convolutional networks of one, two and three spatial dimensions."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from tests.fuzz.case import Value
 from tests.fuzz.draw import Reject
-from tests.fuzz.families.net import Net, family
+from tests.fuzz.families.net import Block, Net, family
 from tests.fuzz.families.parts import activation
 
 CHANNELS = (1, 2, 3, 4, 5, 7, 8, 12, 16, 17, 24, 32, 33)
 _WORK = 3_000_000
-Block = Callable[[Net, Value], Value]
 
 
 def _conv(n: Net, x: Value, channels: int, k: int = 0, groups: int = 1, same: bool = False) -> Value:
@@ -193,19 +191,6 @@ def _head(n: Net, x: Value) -> Value:
     return n.at(n.choice(("Softmax", "Sigmoid", "LogSoftmax", "Identity")), y)
 
 
-def trunk(n: Net, x: Value, blocks: int) -> Value:
-    """Blocks one after another; one that does not fit is drawn anew."""
-    for _ in range(blocks):
-        for _ in range(20):
-            kept = n.saved()
-            try:
-                x = n.choice(_BLOCKS)(n, x)
-                break
-            except Reject:
-                n.restore(kept)
-    return x
-
-
 @family("cnn", "float32")
 def cnn(n: Net) -> None:
     rank = n.choice((1, 2, 2, 2, 2, 3))
@@ -214,8 +199,8 @@ def cnn(n: Net) -> None:
     if n.chance(0.3):
         n.sizes["W"] = n.sizes["H"]
     x = n.input(["N", n.choice((1, 2, 3, 3, 4, 8, 16)), *"HWD"[:rank]])
-    middle = trunk(n, x, n.between(1, 3))
-    y = trunk(n, middle, n.between(0, 2))
+    middle = n.trunk(x, _BLOCKS, n.between(1, 3))
+    y = n.trunk(middle, _BLOCKS, n.between(0, 2))
     n.result(_head(n, y) if n.chance(0.4) else y)
     if n.chance(0.3):
         n.result(middle)

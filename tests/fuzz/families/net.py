@@ -154,3 +154,19 @@ class Net(Draw):
     def restore(self, kept: tuple[Any, ...]) -> None:
         """As it was when ``saved``."""
         self.nodes, self.inputs, self.constants, self.values, self.literals, self.fills, self.results = kept
+
+    def trunk(self, x: Value, kinds: Sequence["Block"], blocks: int) -> Value:
+        """Blocks one after another; one that does not fit is drawn anew."""
+        for _ in range(blocks):
+            for _ in range(20):
+                kept = self.saved()
+                try:
+                    x = self.choice(kinds)(self, x)
+                    break
+                except Reject:
+                    self.restore(kept)
+        return x
+
+
+Block: TypeAlias = Callable[[Net, Value], Value]
+"""From a value of a graph to another one."""

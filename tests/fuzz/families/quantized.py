@@ -1,12 +1,10 @@
 """Quantized networks: QDQ and QLinear forms, odd scales and zero points, any axis, 4 to 16 bits, dynamic ones."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from tests.fuzz.case import Value
 from tests.fuzz.draw import Reject
-from tests.fuzz.families.net import Dim, Net, family
+from tests.fuzz.families.net import Block, Dim, Net, family
 from tests.fuzz.families.parts import GELUS
 
 BYTES = ("uint8", "int8")
@@ -226,7 +224,6 @@ def _q_unary(n: Net, q: Value, scale: Value, zero: Value) -> Step:
     return n.same(f"com.microsoft.{op}", q, scale, zero, *out, **given), *out
 
 
-Block = Callable[[Net, Value], Value]
 _BLOCKS: tuple[Block, ...] = (
     *[lambda n, x: _qdq(n, _conv(n, _qdq(n, x)))] * 3,
     *[lambda n, x: _qdq(n, _product(n, _qdq(n, x)))] * 2,
@@ -242,12 +239,5 @@ def quantized(n: Net) -> None:
         ["N", n.choice((1, 3, 4, 8)), "H", "H"] if n.chance(0.6) else ["N", "S", n.choice((3, 8, 16, 17, 32))]
     )
     x = n.input(dims)
-    for _ in range(n.between(1, 4)):
-        for _ in range(20):
-            kept = n.saved()
-            try:
-                x = n.choice(_BLOCKS)(n, x)
-                break
-            except Reject:
-                n.restore(kept)
+    x = n.trunk(x, _BLOCKS, n.between(1, 4))
     n.result(x)
