@@ -54,10 +54,15 @@ def host_image(*sources: str, optimize: str = "-O1") -> bytes:
     for number, source in enumerate(sources):
         text.append(_on_host(source, line, number, "" if len(sources) == 1 else f"{number}/", table))
         line += source.count("\n") + 1
-    known = "".join(json.dumps(part + "\n") + "\n" for source in sources for part in source.split("\n"))
+    known = "\n".join(_literal(f"{part}\n") for source in sources for part in source.split("\n"))
     text += ["namespace cudasim {\nextern const Kernel kernels[];\nextern const char source[];\n"]
     text += [f"const Kernel kernels[] = {{\n{''.join(table)}{{}}}};\nconst char source[] =\n{known};\n}}\n"]
     return _shared_object("".join(text), optimize)
+
+
+def _literal(text: str) -> str:
+    """A string of C++, which has no surrogates to escape what lies beyond 16 bits."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _on_host(source: str, line: int, number: int, prefix: str, table: list[str]) -> str:

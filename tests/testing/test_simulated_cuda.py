@@ -28,7 +28,7 @@ SOURCES = {
     y[threadIdx.x] = threadIdx.x ? t[threadIdx.x - 1] : 0.0f;""",
     "half_a_barrier": """
     if (threadIdx.x < 40) {
-        __syncthreads();
+        __syncthreads();  // of 😀
     }
     y[threadIdx.x] = x[threadIdx.x];""",
     "two_barriers": """
@@ -161,7 +161,7 @@ def test_faults_are_named(kernels: HostKernels, name: str, message: str) -> None
 def test_the_line_and_the_argument_are_shown(kernels: HostKernels) -> None:
     with pytest.raises(DeviceFault) as error:
         launch(kernels, "half_a_barrier")
-    assert str(error.value).endswith(": __syncthreads();")
+    assert str(error.value).endswith(": __syncthreads();  // of 😀")
     with pytest.raises(DeviceFault) as error:
         launch(kernels, "writes_far")
     assert "byte 284 of argument 1, which has 256" in str(error.value)
