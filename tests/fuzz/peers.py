@@ -14,13 +14,15 @@ from tests.fuzz import open_attention, open_ends, open_scales  # noqa: F401  (re
 from tests.fuzz.case import Arrays, is_float, value_info
 from tests.fuzz.freedom import freedom
 from tests.fuzz.own import narrowly, own
+from tests.fuzz.scores import in_float32
 from tests.fuzz.walk import Array, Results, alone, by_onnxruntime, by_reference, session, walk
 
 
 @dataclass(frozen=True)
 class Question:
     """``peer`` is ``onnxruntime``, ``onnx``, ``each node`` (alone, by ONNX Runtime), ``own``, ``own of onnx`` or
-    ``own of minitvm`` (how far its own roundings move a graph, by whom it is evaluated), ``inside`` (every value of
+    ``own of minitvm`` (how far its own roundings move a graph, by whom it is evaluated), ``own, wide scores`` and
+    ``own of minitvm, wide scores`` (with those of attention by parts in float32), ``inside`` (every value of
     the graph by name), ``freedom`` or ``freedom of onnx`` (the elements that ONNX leaves open, seen from either peer's
     results)."""
 
@@ -99,6 +101,8 @@ _PEERS: dict[str, Callable[[Question, onnx.ModelProto, Arrays], Any]] = {
     "own": lambda q, model, feeds: own(model, feeds, narrowly(by_onnxruntime)),
     "own of onnx": lambda q, model, feeds: own(model, feeds, narrowly(by_reference)),
     "own of minitvm": lambda q, model, feeds: own(model, feeds, _by_minitvm),
+    "own, wide scores": lambda q, model, feeds: own(model, feeds, in_float32(model, narrowly(by_onnxruntime))),
+    "own of minitvm, wide scores": lambda q, model, feeds: own(model, feeds, in_float32(model, _by_minitvm)),
     "freedom": lambda q, model, feeds: freedom(model, feeds, narrowly(by_onnxruntime), q.answered),
     "freedom of onnx": lambda q, model, feeds: freedom(model, feeds, narrowly(by_reference), q.answered),
 }

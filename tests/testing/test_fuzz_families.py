@@ -163,6 +163,21 @@ def test_a_cancelled_sum_of_products_moves_by_its_own_rounding() -> None:
     assert _outcome(case, left + np.float32(0.01), False) is Outcome.FAILED
 
 
+@pytest.mark.parametrize("alone", [False, True], ids=["peers", "metamorphic"])
+def test_scores_beyond_float16_are_infinite_or_not(alone: bool) -> None:
+    """Rows that are no numbers are 0; a kernel that keeps its scores in float32 has none, and nothing else either."""
+    if not alone:
+        pytest.importorskip("onnxruntime")
+    x, constants = np.float16([[1], [300]]), {"k": np.float16([[1, 400]]), "v": np.float16([[1], [2]])}
+    nodes = (("MatMul", "x k", "s"), ("Softmax", "s", "p"), ("IsNaN", "p", "n"), ("Where", "n z p", "q"))
+    case = _case({**constants, "z": np.float16(0)}, x, *nodes, ("MatMul", "q v", "y"))
+    for last, outcome in ((0, Outcome.AGREED), (2, Outcome.AGREED), (1, Outcome.FAILED)):
+        assert _outcome(case, np.float16([[2], [last]]), alone) is outcome
+    plain = _case({**constants, "v": np.float16([[1], [2**-4]])}, x, ("MatMul", "x k", "s"), ("MatMul", "s v", "y"))
+    assert _outcome(plain, np.float16([[26], [np.inf]]), alone) is Outcome.AGREED
+    assert _outcome(plain, np.float16([[26], [7800]]), alone) is Outcome.FAILED
+
+
 def test_a_model_in_float64_is_a_model() -> None:
     case = family_case("cnn", 1, 0, (0,))
     graph = widened(case.model()).graph
