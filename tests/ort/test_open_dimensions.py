@@ -56,6 +56,22 @@ def test_what_is_1_in_one_run_is_not_in_the_next() -> None:
         np.testing.assert_array_equal(session.run(None, {"x": x, "z": z})[0], x + z)
 
 
+SCAN = """g (float[%s] x, float[4, %s] rows) => (float[A, B] last, float[4, C, D] all) {
+  last, all = Scan <num_scan_inputs = 1, body = step (old, row) => (new, seen) {
+    new = Neg (row)
+    seen = Identity (old) }> (x, rows) }"""
+
+
+@pytest.mark.parametrize("state", ["2, 3", "N, 3", "N, M"])
+@pytest.mark.parametrize("row", ["2, 3", "N, 3", "H, W"])
+def test_a_scanned_state_has_the_dimensions_of_rows_after_a_step(state: str, row: str) -> None:
+    session = minitvm.InferenceSession(model(SCAN % (state, row)), num_threads=1)
+    x, rows = np.arange(6, dtype="f").reshape(2, 3), np.arange(24, dtype="f").reshape(4, 2, 3)
+    last, seen = session.run(None, {"x": x, "rows": rows})
+    np.testing.assert_array_equal(last, -rows[-1])
+    np.testing.assert_array_equal(seen, [x, *-rows[:-1]])
+
+
 READS = {
     "a row": ("y = Gather <axis = 0> (x, one)", "float[M, 4] y"),
     "the border": ('y = Pad <mode = "edge"> (x, pads)', "float[M, 4] y"),

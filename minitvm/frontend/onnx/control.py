@@ -20,6 +20,8 @@ from minitvm.ir.visitor import children, post_order, rebuild, substitute
 
 Captured: TypeAlias = tuple[Expr, dict[Expr, Var]]
 """A body, and its variable for each value that it takes from outside."""
+Body: TypeAlias = tuple[list[Var], Expr, dict[Expr, Var]]
+"""The body of a loop: its own parameters, its results, what it takes from outside."""
 
 LONGEST_STACK = 1 << 24
 """Trips of a loop that ends by itself: more are taken for a loop that its condition ends."""
@@ -130,17 +132,28 @@ def loop(node: OnnxNode) -> list[Expr]:
     return list(call_op("control.loop", *values, body=function, num_carried=len(first), trips=known, rows=rows))
 
 
-def _body(node: OnnxNode, graph: onnx.GraphProto, first: list[Expr]) -> tuple[list[Var], Expr, dict[Expr, Var]]:
-    """The body of a loop: its own parameters, its results, what it takes from outside."""
+def _body(node: OnnxNode, graph: onnx.GraphProto, first: list[Expr]) -> Body:
     importer, scope = node.control
-    types = [value.type for value in first]
-    while True:
+
+    def made(types: Sequence[Type]) -> Body:
         params = _loop_params(node, graph, types)
-        body, taken = importer.function(graph, scope, _as_declared(graph, params))
-        found = _fields(body)[1 : 1 + len(types)]
-        joined = [_joined(node, graph, i, t, f) for i, (t, f) in enumerate(zip(types, found, strict=True))]
+        return params, *importer.function(graph, scope, _as_declared(graph, params))
+
+    return _settled(node, [value.name for value in graph.input[2:]], first, 1, made)
+
+
+def _settled(
+    node: OnnxNode, names: Sequence[str], first: Sequence[Expr], skip: int, made: Callable[[Sequence[Type]], Body]
+) -> Body:
+    """The body for types of the carried values that hold before and after every trip: found by repetition, from those
+    of the ``first`` values on.  Their next values are the body's results behind the first ``skip``."""
+    types: Sequence[Type] = [value.type for value in first]
+    while True:
+        found = made(types)
+        after = _fields(found[1])[skip : skip + len(types)]
+        joined = [_joined(node, *one) for one in zip(names, types, after, strict=True)]
         if all(map(alike, joined, types)):
-            return params, body, taken
+            return found
         types = joined
 
 
@@ -211,7 +224,7 @@ def _known_trips(trips: Expr, going: Expr, condition: Var, body: Expr) -> int | 
     return max(limit, 0) if start and stays and limit is not None and limit <= LONGEST_STACK else None
 
 
-def _loop_params(node: OnnxNode, graph: onnx.GraphProto, types: list[Type]) -> list[Var]:
+def _loop_params(node: OnnxNode, graph: onnx.GraphProto, types: Sequence[Type]) -> list[Var]:
     """The body's own parameters: the iteration, the condition, and the carried values."""
     if len(graph.input) != 2 + len(types):
         raise node.fail(f"its body takes {len(graph.input)} inputs; expected 2 and the {len(types)} carried values")
@@ -226,10 +239,9 @@ def _as_declared(graph: onnx.GraphProto, params: list[Var]) -> list[Expr]:
     return [*seen, *params[2:]]
 
 
-def _joined(node: OnnxNode, graph: onnx.GraphProto, position: int, before: Type, after: Type) -> Type:
+def _joined(node: OnnxNode, name: str, before: Type, after: Type) -> Type:
     found = common(before, after)
     if found is None:
-        name = graph.input[2 + position].name
         raise node.fail(f"carried value {name!r} goes in as {before} and comes out as {after}")
     return found
 
@@ -278,12 +290,17 @@ def _scan(node: OnnxNode, states: list[Expr], sequences: list[Expr]) -> tuple[li
     importer, scope = node.control
     graph, steps = node.require("body"), sequences[0].tensor_type.shape[0]
     head = [Var("step", TensorType((), "int64")), Var("going", TensorType((), "bool"))]
-    carried = [Var(graph.input[i].name, state.type) for i, state in enumerate(states)]
+    names = [value.name for value in graph.input[: len(states)]]
     if steps == 0:
-        return states, _unmade(node, carried, sequences)
+        return states, _unmade(node, list(map(Var, names, (state.type for state in states))), sequences)
     whole = [Var(f"{graph.input[len(states) + i].name}_sequence", s.type) for i, s in enumerate(sequences)]
     slices = [emit("take", sequence, head[0], axis=0, mode="clip") for sequence in whole]
-    body, taken = importer.function(graph, scope, [*carried, *slices])
+
+    def made(types: Sequence[Type]) -> Body:
+        carried = list(map(Var, names, types))
+        return carried, *importer.function(graph, scope, [*carried, *slices])
+
+    carried, body, taken = _settled(node, names, states, 0, made)
     results = list(body.fields) if isinstance(body, Tuple) else [body]
     function = Function([*head, *carried, *whole, *taken.values()], Tuple([head[1], *results]))
     count = integer(steps) if isinstance(steps, int) else emit("take", emit("shape_of", sequences[0]), integer(0))
