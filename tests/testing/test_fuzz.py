@@ -183,6 +183,18 @@ def test_what_onnx_finds_malformed_has_no_answer() -> None:
     assert isinstance(found, Declines) and "Dimension mismatch" in found.why
 
 
+def test_a_variance_of_fewer_digits_is_a_number_as_any_other() -> None:
+    """The reference takes no root in single precision where the data are double."""
+    x, four = np.linspace(1, 9, 8).reshape(1, 4, 2), np.linspace(0.1, 0.9, 4, dtype="float32")
+    graph = Case([helper.make_node("BatchNormalization", ["x", *"sbmv"], ["y"])], [{"x": x}], {}, [], 21)
+    graph = graph.replace(outputs=[Value("y", "float64", None)])
+    answers = []
+    for kinds in (("float64", "float64", "float32", "float32"), ("float64",) * 4):
+        case = graph.replace(constants={n: four.astype(kind) for n, kind in zip("sbmv", kinds, strict=True)})
+        answers += peers.answer(Question("onnx", case.model().SerializeToString(), case.feeds))
+    np.testing.assert_array_equal(*answers, strict=True)
+
+
 @pytest.mark.parametrize("operator", ["If", "Loop", "Scan"])
 def test_a_graph_without_its_control_flow_computes_the_same(operator: str) -> None:
     pytest.importorskip("onnxruntime")

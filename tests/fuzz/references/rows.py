@@ -1,12 +1,12 @@
 """Normalizations, softmax and means.
 
-ONNX's Softmax, LogSoftmax and Hardmax before opset 13 take one axis; its BatchNormalization before opset 14 takes
-nine tenths of the variance, as if it were training; its LRN takes as many channels as images; its LpNormalization
-sums without magnitudes for p = 1; its MeanVarianceNormalization is that of float32 alone, by a difference of
-squares; its SoftmaxCrossEntropyLoss overflows; its InstanceNormalization broadcasts the scale, its Mean not the
-first operand; its GroupNormalization broadcasts, too; its ReduceSumSquare has wider integers; its ReduceMean of no
-integers is the least one; its ReduceLogSumExp loses NaN beside infinity; its Gemm sums integers in double; it has
-no DequantizeLinear before opset 19, and an Erf of 8 digits.
+ONNX's Softmax, LogSoftmax and Hardmax before opset 13 take one axis; its BatchNormalization takes the root of a float32
+variance in float32 whatever the data are, before opset 14 that of nine tenths of it, as if it were training; its LRN
+takes as many channels as images; its LpNormalization sums without magnitudes for p = 1; its MeanVarianceNormalization
+is that of float32 alone, by a difference of squares; its SoftmaxCrossEntropyLoss overflows; its InstanceNormalization
+broadcasts the scale, its Mean not the first operand; its GroupNormalization broadcasts, too; its ReduceSumSquare has
+wider integers; its ReduceMean of no integers is the least one; its ReduceLogSumExp loses NaN beside infinity; its Gemm
+sums integers in double; it has no DequantizeLinear before opset 19, and an Erf of 8 digits.
 """
 
 import math
@@ -97,8 +97,8 @@ _flat("Hardmax", lambda x: np.eye(x.shape[1], dtype=x.dtype)[x.argmax(1)])
 
 @reference("BatchNormalization")
 def batch_normalization(x: Array, *parameters: Array, epsilon: float = float(np.float32(1e-5)), **_: Any) -> Array:
-    each = parameters[0].size
-    scale, bias, mean, var = (p.reshape(-1, each, *[1] * (x.ndim - 2)) for p in parameters)
+    dtype, shape = np.result_type(x, *parameters), (-1, parameters[0].size, *[1] * (x.ndim - 2))
+    scale, bias, mean, var = (p.astype(dtype).reshape(shape) for p in parameters)
     return np.asarray((x - mean) / np.sqrt(var + epsilon) * scale + bias, x.dtype)
 
 
