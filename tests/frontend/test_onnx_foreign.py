@@ -19,6 +19,7 @@ from minitvm import InferenceSession
 from minitvm.driver.program import HostCallWarning
 from minitvm.errors import CompilerError, FrontendError, InputError, MiniTVMError
 from minitvm.frontend import from_onnx
+from minitvm.frontend.onnx import late
 from minitvm.frontend.onnx.foreign import evaluator
 from minitvm.ir.ops.foreign import Foreign
 from minitvm.ir.visitor import calls
@@ -87,8 +88,9 @@ def test_the_domain_may_be_written_out() -> None:
 def test_a_node_of_a_library_opens_no_file() -> None:
     node = onnx.helper.make_node("Constant", [], ["y"], value=onnx.numpy_helper.from_array(np.ones(2, np.float32)))
     node.attribute[0].t.data_location = onnx.TensorProto.EXTERNAL
-    with pytest.raises(MiniTVMError, match="Constant: a tensor of an attribute is in a file"):
-        evaluator(json_format.MessageToJson(node), 20)
+    for made in (evaluator, late.evaluator):
+        with pytest.raises(MiniTVMError, match="Constant: a tensor of an attribute is in a file"):
+            made(json_format.MessageToJson(node), 20)
 
 
 def test_they_are_named_in_the_warning_and_refused_where_asked() -> None:
@@ -98,6 +100,36 @@ def test_they_are_named_in_the_warning_and_refused_where_asked() -> None:
     assert [call.op for call in library.host_calls] == ["onnx.GridSample"]
     with pytest.raises(CompilerError, match="1 operator would run in Python"):
         minitvm.compile(model, num_threads=1, strict=True)
+
+
+LATE = """g (float[3, N, 5] x, bool[N] kept, float[2, %(rows)d, 5] w, float[2, %(rows)d, 4] r) => (float y, float h) {
+  some = Compress<axis = 1>(x, kept)
+  y, h = %(op)s<hidden_size = 4, direction = "bidirectional">(some, w, r)
+}"""
+"""Of a batch whose size values decide."""
+
+
+@pytest.mark.filterwarnings("ignore::minitvm.driver.program.HostCallWarning")
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_sizes_that_come_up_inside_the_model(op: str, gates: int) -> None:
+    """Computed by minitvm's builder: onnx's evaluator knows neither two directions nor no steps."""
+    text = LATE % {"op": op, "rows": gates * 4}
+    feeds = {"x": normal(3, 4, 5), "kept": np.array([1, 0, 1, 1], bool), "w": normal(2, gates * 4, 5)}
+    feeds["r"] = normal(2, gates * 4, 4)
+    check(text, feeds)
+    y, h = session(text.replace("float[3, N, 5]", "float[0, N, 5]")).run(None, {**feeds, "x": feeds["x"][:0]})
+    assert y.shape == (0, 2, 3, 4)
+    np.testing.assert_array_equal(h, np.zeros((2, 3, 4), np.float32), strict=True)
+
+
+@pytest.mark.filterwarnings("ignore::minitvm.driver.program.HostCallWarning")
+def test_sizes_that_come_up_and_do_not_fit() -> None:
+    text = LATE % {"op": "RNN", "rows": 4}
+    made = session(text.replace("bool[N] kept", "bool[N] kept, float[2, 3, 4] h0").replace("w, r)", "w, r, , , h0)"))
+    feeds = {"x": normal(3, 4, 5), "w": normal(2, 4, 5), "r": normal(2, 4, 4), "h0": normal(2, 3, 4)}
+    made.run(None, {**feeds, "kept": np.array([1, 0, 1, 1], bool)})
+    with pytest.raises(InputError, match="initial_h is"):
+        made.run(None, {**feeds, "kept": np.array([1, 0, 1, 0], bool)})
 
 
 def test_a_saved_library_has_them(tmp_path: pathlib.Path) -> None:

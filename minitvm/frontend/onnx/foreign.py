@@ -1,4 +1,5 @@
-"""The long tail: nodes without a builder or a definition by simpler operators run in Python, by ``onnx.reference``."""
+"""The long tail: nodes without a builder or a definition by simpler operators run in Python, by ``onnx.reference``, and
+those whose builders need numbers that come up inside the model by their builders (``late``)."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ import numpy as np
 import onnx
 from google.protobuf import json_format  # type: ignore[import-untyped]
 
-from minitvm.errors import MiniTVMError, UnknownValueError
+from minitvm.errors import MiniTVMError, UnknownValueError, is_own
 from minitvm.frontend.onnx.model import array_of
 from minitvm.frontend.onnx.node import OnnxNode, normal_domain, schema_of
 from minitvm.frontend.onnx.regex import full_match
@@ -51,7 +52,7 @@ def is_foreign(node: onnx.NodeProto, domain: str, opset: int) -> bool:
     return True
 
 
-def foreign(node: OnnxNode) -> list[Expr | None]:
+def foreign(node: OnnxNode, origin: str = "onnx") -> list[Expr | None]:
     """The call of ``foreign`` that stands for a node; its results are typed by ONNX's shape inference."""
     if node.op_type in OWN:
         try:
@@ -72,7 +73,7 @@ def foreign(node: OnnxNode) -> list[Expr | None]:
     except json_format.Error as error:
         raise node.fail(f"malformed: {error}") from error
     operator = "foreign_random" if node.op_type in RANDOM else "foreign"
-    named = {"origin": "onnx", "operator": f"{whole.domain or 'onnx'}.{node.op_type}"}
+    named = {"origin": origin, "operator": f"{whole.domain or 'onnx'}.{node.op_type}"}
     how = {**named, "node": text, "version": node.opset, "types": tuple(map(str, found))}
     call = call_op(operator, *(value for _, value in given), **how)
     results = iter(list(call) if isinstance(call.type, TupleType) else [call])
@@ -80,7 +81,8 @@ def foreign(node: OnnxNode) -> list[Expr | None]:
 
 
 def built(builder: Builder, node: OnnxNode) -> Outputs:
-    """What the builder makes of a node; where that needs numbers that come up inside the model, its foreign call."""
+    """What the builder makes of a node; where that needs numbers that come up inside the model, its foreign call, which
+    one of minitvm's own builders computes."""
     try:
         return builder(node)
     except UnknownValueError as error:
@@ -89,7 +91,7 @@ def built(builder: Builder, node: OnnxNode) -> Outputs:
     except UnknownSize:
         if not any(map(_is_open, node.inputs)) or not known_to_onnx(node):
             raise
-    return foreign(node)
+    return foreign(node, "minitvm" if is_own(builder) and node.op_type not in RANDOM else "onnx")
 
 
 def _is_open(value: Expr | None) -> bool:
@@ -121,9 +123,17 @@ def _external_tensors(node: onnx.NodeProto) -> list[onnx.TensorProto]:
     return [tensor for tensor in attribute_tensors(node) if tensor.data_location == onnx.TensorProto.EXTERNAL]
 
 
+def parsed(node: str) -> onnx.NodeProto:
+    """A node that is given as protobuf's JSON; an error where it asks for a file."""
+    proto: onnx.NodeProto = json_format.Parse(node, onnx.NodeProto())
+    if _external_tensors(proto):
+        raise MiniTVMError(f"{proto.op_type}: a tensor of an attribute is in a file", hint="compile the model again")
+    return proto
+
+
 def evaluator(node: str, opset: int) -> Callable[..., Sequence[Any]]:
     """What computes a node that is given as protobuf's JSON: arrays of its inputs to its results."""
-    proto = json_format.Parse(node, onnx.NodeProto())
+    proto = parsed(node)
     if proto.op_type in OWN and not proto.domain:
         return OWN[proto.op_type](proto)
     try:
@@ -131,8 +141,6 @@ def evaluator(node: str, opset: int) -> Callable[..., Sequence[Any]]:
     except ImportError as error:
         message = "the model has an operator that is not compiled, and onnx's reference evaluator is missing"
         raise MiniTVMError(message, hint="pip install onnx") from error
-    if _external_tensors(proto):
-        raise MiniTVMError(f"{proto.op_type}: a tensor of an attribute is in a file", hint="compile the model again")
     made = ReferenceEvaluator(proto, opsets={proto.domain: opset})
     names = [name for name in proto.input if name]
     is_seeded = proto.op_type not in RANDOM or any(a.name == "seed" for a in proto.attribute)

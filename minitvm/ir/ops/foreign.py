@@ -12,7 +12,7 @@ from minitvm.ir.op import Fusion, Op
 from minitvm.ir.reader import Reader
 from minitvm.ir.types import AnyTensor, TensorType, TupleType, Type, numpy_dtype
 
-EVALUATORS = {"onnx": "minitvm.frontend.onnx.foreign"}
+EVALUATORS = {"onnx": "minitvm.frontend.onnx.foreign", "minitvm": "minitvm.frontend.onnx.late"}
 """Origin of a node -> the module whose ``evaluator(node, version)`` computes it; imported when one runs."""
 
 Evaluator = Callable[..., Sequence[Any]]
