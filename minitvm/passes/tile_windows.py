@@ -21,7 +21,7 @@ from minitvm.ir.ops.nn_tiles import ExtractTiles, MergeTiles
 from minitvm.ir.ops.slicing import StridedSlice
 from minitvm.ir.ops.tensor import Extent, Iota
 from minitvm.ir.ops.transform import Reshape
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import TensorType, is_named
 from minitvm.ir.visitor import as_function, calls, rewrite
 from minitvm.passes.manager import FunctionPass, PassContext
 
@@ -55,9 +55,12 @@ class TileWindows(FunctionPass, opt_level=0):
 
 
 def slides_over_tiles(call: Call) -> bool:
-    """Whether it is a window over open pixels that the pass takes: of images in NCHW, whole windows only."""
+    """Whether it is a window over open pixels that the pass takes: of images in NCHW, whole windows only, of sizes that
+    have names."""
     op = call.op
     if not isinstance(op, WINDOWS) or op.spatial != "HW" or not _is_open(call.tensor_type.shape[2:]):
+        return False
+    if not is_named(call.args[0].type):
         return False
     if isinstance(op, (Conv2d, ConvTranspose)):
         return op.data_layout == "NCHW" and isinstance(call.args[0].tensor_type.shape[1], int)

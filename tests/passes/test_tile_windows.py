@@ -80,6 +80,21 @@ def test_images_of_known_size_are_left_alone() -> None:
     assert TileWindows()(module).main is module.main
 
 
+@pytest.mark.filterwarnings("ignore::minitvm.driver.program.HostCallWarning")
+@pytest.mark.parametrize("axis", [0, 2, 3])
+def test_images_whose_size_data_decides_are_left_alone(axis: int) -> None:
+    """A tile's place is counted in sizes that have names."""
+    window = "y = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (some)"
+    graph = f"g (float[2, 3, 4, 5] x, bool[k] c) => (float y) {{ some = Compress <axis = {axis}> (x, c) {window} }}"
+    model = parser.parse_model('<ir_version: 9, opset_import: ["": 19]> ' + graph)
+    model.graph.output[0].ClearField("type")
+    session, runtime = minitvm.InferenceSession(model), onnxruntime.InferenceSession(model.SerializeToString())
+    x = np.random.default_rng(2).standard_normal((2, 3, 4, 5)).astype(np.float32)
+    for kept in ([True], [True, True], [False, True]):
+        feeds = {"x": x, "c": np.array(kept)}
+        np.testing.assert_array_equal(session.run(None, feeds)[0], runtime.run(None, feeds)[0])
+
+
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 def test_padding_never_wins_over_integers(dtype: str) -> None:
     """They have no infinity: outside of the image is the least of them."""
