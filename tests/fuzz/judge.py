@@ -300,13 +300,15 @@ class Judge:
 
     def _of_refusal(self, case: Case, model: bytes, index: int, mine: Refused) -> Verdict:
         """A model that a peer runs: minitvm may refuse it for a reason that is listed, and for no other.  Neither peer
-        looks at everything: of shapes that the graph was not made for, one that declines is believed."""
+        looks at everything: of shapes that the graph was not made for, and of indices that lie outside, one that
+        declines is believed."""
         said = [self._ask(peer, model, case.feeds[index]) for peer in PEERS]
         declines = [d for d in said if isinstance(d, Declines)]
         invalid = isinstance(said[0], Declines) and said[0].is_doubtful
         misfits = mine.kind in MISFITS and _is_reshaped(case, index) and declines
-        if invalid or misfits or len(declines) == len(PEERS):
-            return Verdict(Outcome.NO_ORACLE, INVALID if invalid or misfits else mine.kind, declines[0].why)
+        outside = mine.kind == "InputError" and any("IndexError" in d.why for d in declines)
+        if invalid or misfits or outside or len(declines) == len(PEERS):
+            return Verdict(Outcome.NO_ORACLE, INVALID if invalid or misfits or outside else mine.kind, declines[0].why)
         return refusal(mine)
 
     def _settled(self, case: Case, index: int, mine: Sequence[np.ndarray], why: str) -> Verdict:

@@ -138,7 +138,15 @@ def test_what_roundings_of_the_inputs_move_is_within_the_condition() -> None:
 
 FUSED = [
     f"com.microsoft.{name}"
-    for name in ("Attention", "EmbedLayerNormalization", "GridSample", "GroupQueryAttention", "MatMulNBits")
+    for name in (
+        "Attention",
+        "EmbedLayerNormalization",
+        "GridSample",
+        "GroupQueryAttention",
+        "MatMulNBits",
+        "QGemm",
+        "GatherND",
+    )
 ] + ["com.microsoft.RotaryEmbedding"]
 
 
@@ -233,6 +241,27 @@ def _verdict(case: Case) -> Verdict:
         return judge.verdict(case)
     finally:
         judge.close()
+
+
+@pytest.mark.parametrize("domain", ["", "com.microsoft"])
+def test_an_index_that_one_peer_finds_outside_is(domain: str) -> None:
+    """ONNX Runtime looks at none where there is nothing to gather at each."""
+    pytest.importorskip("onnxruntime")
+    x, places = np.zeros((2, 2, 0), "int64"), np.array([[6, -12]])
+    node = helper.make_node("GatherND", ["x", "i"], ["y"], domain=domain)
+    case = Case([node], [{"x": x, "i": places}], {}, [Value("y", "int64", None)], 18)
+    assert _verdict(case).outcome is Outcome.NO_ORACLE
+
+
+def test_a_quantized_product_over_nothing_is_nothing() -> None:
+    """ONNX Runtime's is what memory held."""
+    pytest.importorskip("onnxruntime")
+    codes = {"a": np.zeros((3, 0), "uint8"), "b": np.zeros((0, 5), "uint8")}
+    held = {"s": np.float32(0.1), "z": np.uint8(7)}
+    node = helper.make_node("QGemm", ["a", "s", "z", "b", "s", "z", "", "s", "z"], ["y"], domain="com.microsoft")
+    model = Case([node], [codes], held, [Value("y", "uint8", None)], 18).model().SerializeToString()
+    ((found,),) = peers.answer(Question("onnx", model, [codes]))
+    np.testing.assert_array_equal(found, np.full((3, 5), 7, "uint8"), strict=True)
 
 
 def test_where_onnx_runtime_refuses_the_reference_judges() -> None:

@@ -88,6 +88,37 @@ def few_bits(
     return np.asarray((a.astype(np.float64) @ weight.T).astype(a.dtype))
 
 
+@reference("com.microsoft.QGemm")
+def quantized_gemm(
+    a: Array,
+    a_scale: Array,
+    a_zero: Array,
+    b: Array,
+    b_scale: Array,
+    b_zero: Array,
+    c: Array | None = None,
+    y_scale: Array | None = None,
+    y_zero: Array | None = None,
+    *,
+    transA: int = 0,
+    transB: int = 0,
+    alpha: float = 1.0,
+) -> Array:
+    left, right = (x.astype(np.int64).T if turned else x.astype(np.int64) for x, turned in ((a, transA), (b, transB)))
+    total = (left - a_zero) @ (right - b_zero) + (0 if c is None else c)
+    real = np.asarray(total * (alpha * a_scale.astype(np.float64) * b_scale))
+    if y_scale is None or y_zero is None:
+        return real.astype(np.float32)
+    info = np.iinfo(y_zero.dtype)
+    return np.asarray(np.clip(np.rint(real / y_scale) + y_zero, info.min, info.max).astype(y_zero.dtype))
+
+
+@reference("com.microsoft.GatherND")
+def gather_nd(x: Array, places: Array) -> Array:
+    """ONNX Runtime's looks at no place where there is nothing to gather at each."""
+    return np.asarray(x[tuple(np.moveaxis(places, -1, 0))])
+
+
 @reference("com.microsoft.GridSample")
 def grid_sample(
     x: Array, grid: Array, *, mode: bytes = b"bilinear", padding_mode: bytes = b"zeros", align_corners: int = 0
