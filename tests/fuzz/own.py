@@ -34,8 +34,10 @@ _TILES = 16.0
 _INSIDE: dict[str, Callable[[Array], Array]] = {
     **dict.fromkeys(("Gelu", "FastGelu", "QuickGelu", "BiasGelu", "Mish", "Swish"), np.abs),
     **dict.fromkeys(("Elu", "Selu", "Celu", "Softplus", "Sigmoid", "Softsign", "HardSwish"), np.ones_like),
+    **dict.fromkeys(("LSTM", "GRU", "DynamicQuantizeLSTM"), lambda x: np.ones((), x.dtype)),
 }
-"""Operators that add up numbers inside, and how large these are: ``1 + erf(x)`` of a negative x is what they leave."""
+"""Operators that add up numbers inside, and how large these are: ``1 + erf(x)`` of a negative x is what they leave, and
+half of ``1 + tanh(x / 2)`` what gates are."""
 _FIRST = frozenset(("Resize", "Upsample", "Pow"))
 """Only their first operand moves: others are sizes, or an exponent, which is whole or not."""
 
@@ -76,7 +78,7 @@ def _moving(compute: Compute, way: Way) -> Compute:
             taken[:last] = [None if a is None else _moved(a, way, times) for a in taken[:last]]
         results = [_moved(a, way) for a in compute(node, taken, opset)]
         inside, first = _INSIDE.get(node.op_type), operands[0] if operands else None
-        return results if inside is None or first is None else [_shifted(results[0], inside(first), way)]
+        return results if inside is None or first is None else [_shifted(r, inside(first), way) for r in results]
 
     return moved
 

@@ -264,6 +264,18 @@ def test_a_quantized_product_over_nothing_is_nothing() -> None:
     np.testing.assert_array_equal(found, np.full((3, 5), 7, "uint8"), strict=True)
 
 
+def test_a_gate_that_is_almost_closed_has_the_rounding_of_1() -> None:
+    """The sigmoid of -83 is 9e-37, of which half of ``1 + tanh(-83 / 2)`` leaves nothing."""
+    pytest.importorskip("onnxruntime")
+    x, w, r = (np.full(shape, 1.0, "float32") for shape in ((1, 1, 1), (1, 4, 1), (1, 4, 1)))
+    w[0, 1] = -83
+    node = helper.make_node("LSTM", ["x", "w", "r"], ["y", "h", "c"], hidden_size=1)
+    case = Case([node], [{"x": x}], {"w": w, "r": r}, [Value("y", "float32", None)], 14)
+    (found,) = peers.answer(Question("own", case.model().SerializeToString(), case.feeds))
+    assert found[0][0].item() == 0
+    assert within_condition(np.full((1, 1, 1, 1), 9e-37, "float32"), [results[0] for results in found]).all()
+
+
 def test_where_onnx_runtime_refuses_the_reference_judges() -> None:
     """It divides no integer by zero; the other elements are decided."""
     pytest.importorskip("onnxruntime")
