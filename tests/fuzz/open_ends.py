@@ -271,7 +271,7 @@ def _infinite_logits(s: Seen) -> Array | float:
     return opened(np.isposinf(s.first).any())
 
 
-@rule("padding times infinity", "Conv ConvTranspose")
+@rule("padding times infinity", "Conv ConvTranspose FusedConv")
 def _infinite_weights(s: Seen) -> Array | float:
     """Whether the padding is multiplied, too."""
     weights = s.operand(1)

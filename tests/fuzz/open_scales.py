@@ -1,6 +1,9 @@
 """Rules about scales that a rewrite folds into the weights of a product: they act there before or behind the sum."""
 
+from dataclasses import replace
+
 import numpy as np
+import onnx
 
 from tests.fuzz.freedom import is_float, limit, magnitudes, opened, rule, wide
 from tests.fuzz.walk import Array, Seen
@@ -9,7 +12,19 @@ _SCALES = 1e3
 """How much a scale may move the end of a dtype to."""
 
 
-@rule("products that overflow or vanish", "Conv ConvTranspose Einsum FusedMatMul Gemm MatMul TransposeMatMul")
+def _unfused(s: Seen) -> Seen:
+    """A fused convolution without its activation; others as they are."""
+    if s.node.op_type != "FusedConv":
+        return s
+    node = onnx.NodeProto(op_type="Conv", input=s.node.input[:3], output=s.node.output)
+    node.attribute.extend(a for a in s.node.attribute if not a.name.startswith("activation"))
+    return replace(s, node=node, x=s.x[:3])
+
+
+_PRODUCTS = "Conv ConvTranspose Einsum FusedConv FusedMatMul Gemm MatMul TransposeMatMul"
+
+
+@rule("products that overflow or vanish", _PRODUCTS)
 def _products(s: Seen) -> Array | float:
     """Sums of finite products that overflow in one order of summation, or before a small alpha, and not in another;
     what vanishes has either sign.  Integers wrap.  Within three digits of the end a scale behind the sum, which is
@@ -17,7 +32,7 @@ def _products(s: Seen) -> Array | float:
     if not is_float(s) or s.first.size == 0:
         return 0.0
     least, info = min(abs(s.attributes.get("alpha", 1.0)), 1.0), np.finfo(s.y.dtype)
-    total = np.abs(s.of(*[magnitudes] * 3))
+    total = np.abs(_unfused(s).of(*[magnitudes] * 3))
     vanishes = (total > 0) & (total < float(info.tiny))
     return np.where(vanishes, float(info.smallest_subnormal), opened(total > least * limit(s.first) / _SCALES))
 

@@ -368,6 +368,14 @@ def test_what_one_peer_loses_is_judged_from_the_other() -> None:
         judge.close()
 
 
+def test_a_fused_convolution_overflows_as_others_do() -> None:
+    x, w = np.float32([[[3e38, 1]], [[-3e38, 1]]])[None, :, 0, :, None], np.ones((1, 2, 1, 1), "float32")
+    node = helper.make_node("FusedConv", ["x", "w"], ["y"], domain="com.microsoft", activation="Sigmoid")
+    found = _freedom(Case([node], [{"x": x}], {"w": w * 2}, [Value("y", "float32", None)], 13))
+    assert found is not None and "products that overflow" in found.why
+    np.testing.assert_array_equal(found.allows([np.zeros((1, 1, 2, 1), "float32")])[0].reshape(2), [True, False])
+
+
 def test_what_may_overflow_may_be_infinite() -> None:
     a, b = np.array([[3e38, -3e38]], "float32"), np.array([[3e38], [3e38]], "float32")
     nodes = [helper.make_node("MatMul", ["a", "b"], ["c"]), helper.make_node("IsInf", ["c"], ["y"])]
