@@ -253,20 +253,20 @@ def partial_results(alloc: Alloc, found: For, width: int) -> Alloc:
     done = [map_stmt(part, on_stmt=reduced) for part in parts]
     at = next(i for i, (new, old) in enumerate(zip(done, parts, strict=True)) if new is not old)
     after = [on(part, Const(0)) for part in parts[at + 1 :]]
-    return Alloc(wide, seq(*map(before, parts[:at]), done[at], *_halved(wide, update, width), *after))
-
-
-def _halved(wide: Buffer, update: Store, width: int) -> list[Stmt]:
-    """Combine the lanes in lane 0, halving their number with every step."""
     op = update.value.op if isinstance(update.value, Binary) else "add"
+    return Alloc(wide, seq(*map(before, parts[:at]), done[at], halved(wide, update.index, width, op), *after))
+
+
+def halved(wide: Buffer, at: Sequence[LoopExpr], width: int, op: str) -> Stmt:
+    """Combine ``width`` lanes in lane 0 of ``wide[at]``, halving their number with every step."""
     steps: list[Stmt] = []
     while width > 1:
         half = -(-width // 2)
         lane = LoopVar("lane")
-        a, b = (*update.index, lane), (*update.index, lane + half)
+        a, b = (*at, lane), (*at, lane + half)
         steps.append(lanes(For(lane, Const(width - half), Store(wide, a, binary(op, wide[a], wide[b])))))
         width = half
-    return steps
+    return seq(*steps)
 
 
 # --- written with functions of a position ---------------------------------------------------------------------

@@ -201,7 +201,10 @@ def binary(w: Writer, op: str, a: Val, b: Val) -> Val:
 def _extreme(w: Writer, op: str, a: Val, b: Val) -> Val:
     """NaN where either is, the first of two zeros: one instruction where the second is a literal number."""
     found = select(w, compare(w, "lt", *((b, a) if op == "min" else (a, b))), b, a)
-    return found if _is_number(b) else select(w, compare(w, "ne", b, b), b, found)
+    if _is_number(b):
+        return found
+    apart = Val(w.pure(f"freeze {typed(found)}"), a.dtype, a.lanes)  # LLVM would merge both choices into three steps
+    return select(w, compare(w, "ne", b, b), b, apart)
 
 
 def _is_number(value: Val) -> bool:

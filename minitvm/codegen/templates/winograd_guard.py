@@ -1,10 +1,11 @@
 """Tiles of Winograd's convolutions that a number out of scale would spoil, and their results without transforms.
 
 Transforms mix all inputs of a tile, so that a NaN, an infinity or a large number changes results whose windows do not
-hold it.  Two questions find such tiles.  The first costs one multiply-add for an element that is read anyway: whether
-squares add up to more than numbers of :data:`USUAL` do.  Where they do, the second is exact: whether the largest input
-of a tile is more than :data:`APART` times the largest of each 3 x 3 window in it.  Results of such tiles are summed up
-tap by tap, as the convolution says.
+hold it.  Such a tile's largest input is more than :data:`APART` times the largest of a 3 x 3 window in it.  Two cheap
+answers come before that question.  The first costs one multiply-add for an element that is read anyway: squares that add
+up to no more than those of numbers of :data:`USUAL` do.  The second reads one block of channels: their largest in each
+window, as others only raise it, beside the root of the sum of squares, which no input exceeds.  Results of tiles that
+are out of scale are summed up tap by tap, as the convolution says.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.codegen.loops import in_lanes, inside, or_zero
+from minitvm.codegen.loops import halved, in_lanes, inside, or_zero
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
@@ -27,6 +28,7 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     all_of,
+    binary,
     const,
     intrin,
     loop,
@@ -85,10 +87,7 @@ class Guard:
     def mark(self, marks: Buffer, energy: Buffer, first: LoopExpr, tile: LoopExpr) -> Stmt:
         """All of them; those from ``tile`` on, whose squares begin at ``first``."""
         (count,) = marks.shape
-        sums, worst, most = (
-            Buffer(name, shape, self.dtype, "local")
-            for name, shape in (("squares", (self.inner,)), ("worst", (self.inner,)), ("most", ()))
-        )
+        sums, worst = (Buffer(name, (self.inner,), self.dtype, "local") for name in ("squares", "worst"))
 
         def lanes(buffer: Buffer, value: LoopExpr, lane: LoopExpr) -> Stmt:
             return Store(buffer, (lane,), value)
@@ -107,15 +106,14 @@ class Guard:
 
         usual = USUAL**2 * self.transforms.extent**2 * self.blocks
         clear = loop(count, lambda t: Store(marks, (t,), Const(False, "bool")), name="t")
-        look = loop(count, lambda t: self._look(marks, t, tile + t), name="t")
+        look = loop(count, lambda t: self._look(marks, t, tile + t, worst[0]), name="t")
         steps = seq(
             in_lanes(self.inner, lambda v: lanes(worst, zero, v)),
             loop(count, of_tile, name="t"),
-            Store(most, (), zero),
-            loop(self.inner, lambda v: Store(most, (), maximum(most[()], worst[v])), name="c"),
-            If(most[()] <= const(usual, self.dtype), clear, look),
+            halved(worst, (), self.inner, "max"),
+            If(worst[0] <= const(usual, self.dtype), clear, look),
         )
-        return Alloc(sums, Alloc(worst, Alloc(most, steps)))
+        return Alloc(sums, Alloc(worst, steps))
 
     def _pixel(self, tile: LoopExpr, block: LoopExpr, c: LoopExpr, r: LoopExpr, s: LoopExpr) -> LoopExpr:
         """An input of a tile, 0 outside of the image."""
@@ -124,11 +122,21 @@ class Guard:
         found = Load(self.data, (n, block, y, x, c)).astype(self.dtype)
         return or_zero(inside((y, x), self.data.shape[2:4]), found)
 
-    def _look(self, marks: Buffer, t: LoopExpr, tile: LoopExpr) -> Stmt:
-        """Every window holds one of the squares of 2 x 2 inputs that a tile consists of: the largest input of a window
-        is at least that of its square."""
+    def _look(self, marks: Buffer, t: LoopExpr, tile: LoopExpr, squares: LoopExpr) -> Stmt:
+        """Marks a tile; no square of an input is above ``squares``."""
+        high, low = (Buffer(name, (), self.dtype, "local") for name in ("high", "low"))
+        in_scale = (high[()] <= low[()] * APART) & (high[()] <= const(LARGEST, self.dtype))
+        steps = seq(self._scale(high, low, tile, self.blocks, "max"), Store(marks, (t,), Intrin("not", (in_scale,))))
+        if self.blocks > 1:  # NaN is in ``squares``
+            least = low[()] * APART
+            clear = Store(marks, (t,), Const(False, "bool"))
+            steps = seq(self._scale(high, low, tile, 1, "larger"), If(squares <= least * least, clear, steps))
+        return Alloc(high, Alloc(low, steps))
+
+    def _scale(self, high: Buffer, low: Buffer, tile: LoopExpr, blocks: int, op: str) -> Stmt:
+        """The largest input of a tile, in its first blocks of channels, and the least that the largest of a window may
+        be: every window holds one of the squares of 2 x 2 inputs that a tile consists of."""
         peaks = Buffer("peaks", (self.inner,), self.dtype, "local")
-        peak, high, low = (Buffer(name, (), self.dtype, "local") for name in ("peak", "high", "low"))
         corner = self.position(tile)[1:]
         squares = self.transforms.extent // 2
 
@@ -136,7 +144,7 @@ class Guard:
             def higher(i: LoopExpr, r: LoopExpr, s: LoopExpr) -> Stmt:
                 def lane(v: LoopExpr) -> Stmt:
                     found = intrin("abs", self._pixel(tile, i, v, p * 2 + r, q * 2 + s))
-                    return Store(peaks, (v,), maximum(peaks[v], found))
+                    return Store(peaks, (v,), binary(op, peaks[v], found))
 
                 return in_lanes(self.inner, lane)
 
@@ -144,23 +152,18 @@ class Guard:
             needed = all_of([a < n for a, n in zip(firsts, self.results, strict=True)])
             return seq(
                 in_lanes(self.inner, lambda v: Store(peaks, (v,), const(0, self.dtype))),
-                nest((self.blocks, 2, 2), higher, names="irs"),
-                Store(peak, (), const(0, self.dtype)),
-                loop(self.inner, lambda v: Store(peak, (), maximum(peak[()], peaks[v])), name="c"),
-                Store(high, (), maximum(high[()], peak[()])),
-                If(needed, Store(low, (), minimum(low[()], peak[()]))),
+                nest((blocks, 2, 2), higher, names="irs"),
+                halved(peaks, (), self.inner, op),
+                Store(high, (), binary(op, high[()], peaks[0])),
+                If(needed, Store(low, (), minimum(low[()], peaks[0]))),
             )
 
-        in_scale = (high[()] <= low[()] * APART) & (high[()] <= const(LARGEST, self.dtype))
         steps = seq(
             Store(high, (), const(0, self.dtype)),
             Store(low, (), const(np.inf, self.dtype)),
             nest((squares, squares), square, names="pq"),
-            Store(marks, (t,), Intrin("not", (in_scale,))),
         )
-        for buffer in (peaks, peak, high, low):
-            steps = Alloc(buffer, steps)
-        return steps
+        return Alloc(peaks, steps)
 
     # --- results without transforms -------------------------------------------------------------------------------
 
