@@ -2,10 +2,10 @@
 
 Transforms mix all inputs of a tile, so that a NaN, an infinity or a large number changes results whose windows do not
 hold it.  Such a tile's largest input is more than :data:`APART` times the largest of a 3 x 3 window in it.  Two cheap
-answers come before that question.  The first costs one multiply-add for an element that is read anyway: squares that add
-up to no more than those of numbers of :data:`USUAL` do.  The second reads one block of channels: their largest in each
-window, as others only raise it, beside the root of the sum of squares, which no input exceeds.  Results of tiles that
-are out of scale are summed up tap by tap, as the convolution says.
+answers come before that question.  The first costs one multiply-add for an element that is read anyway: squares that
+add up to no more than those of numbers of :data:`USUAL` do.  The second reads one block of channels: their largest in
+each window, as others only raise it, beside the root of the sum of squares, which no input exceeds.  Results of tiles
+that are out of scale are summed up tap by tap, as the convolution says.
 """
 
 from __future__ import annotations
