@@ -122,6 +122,25 @@ def test_sizes_that_come_up_inside_the_model(op: str, gates: int) -> None:
     np.testing.assert_array_equal(h, np.zeros((2, 3, 4), np.float32), strict=True)
 
 
+SOME = "g (float[2, N, 8, 1] x, bool[N] kept) => (float y) { s = Compress<axis = 1>(x, kept) %s }"
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        "axis = Constant<value_int = 1>() y = DFT(s, , axis)",
+        "three = Constant<value_ints = [2, -1, 8]>() f = Reshape(s, three) "
+        'y = MaxPool<kernel_shape = [3], strides = [2], auto_pad = "SAME_UPPER">(f)',
+        "three = Constant<value_ints = [2, 8, -1]>() f = Reshape(s, three) "
+        'y = MaxPool<kernel_shape = [3], strides = [2], auto_pad = "SAME_LOWER">(f)',
+        "to = Constant<value_ints = [5, 1, 1, 1, 4]>() z = ConstantOfShape<value = float[1] {0.5}>(to) "
+        "y = MatMul(s, z)",
+    ],
+)
+def test_what_needs_a_size_that_comes_up(node: str) -> None:
+    check(SOME % node, {"x": normal(2, 4, 8, 1), "kept": np.array([1, 0, 1, 1], bool)})
+
+
 @pytest.mark.filterwarnings("ignore::minitvm.driver.program.HostCallWarning")
 def test_sizes_that_come_up_and_do_not_fit() -> None:
     text = LATE % {"op": "RNN", "rows": 4}

@@ -72,6 +72,28 @@ def test_a_scanned_state_has_the_dimensions_of_rows_after_a_step(state: str, row
     np.testing.assert_array_equal(seen, [x, *-rows[:-1]])
 
 
+COLUMNS = ", ".join(map(str, range(31)))
+FITS = {
+    "Imputer": f"y = ai.onnx.ml.Imputer <imputed_value_floats = [{COLUMNS}], replaced_value_float = 7.0> (x)",
+    "OneHot": "i = Cast <to = 7> (x) y = OneHot (i, depth, z)",
+}
+
+
+@pytest.mark.parametrize("what", FITS)
+def test_a_size_that_must_be_a_number_is_that_number(what: str) -> None:
+    """A model is not refused because a name is none."""
+    text = f"g (float[N, C] x, float[V] z) => (float[A, B] y) <int64 depth = {{9}}> {{ {FITS[what]} }}"
+    given = model(text)
+    given.opset_import.add(domain="ai.onnx.ml", version=1)
+    given.graph.output[0].ClearField("type")
+    session = minitvm.InferenceSession(given, num_threads=1)
+    x, z = np.full((2, 31), 7, "f"), np.array([0, 1], "f")
+    (found,) = session.run(None, {"x": x, "z": z})
+    expected = np.tile(np.arange(31), (2, 1)) if what == "Imputer" else np.tile(np.arange(9) == 7, (2, 31, 1))
+    np.testing.assert_array_equal(found, expected.astype("f"), strict=True)
+    assert session.symbolic is not None and session.symbolic.taken
+
+
 READS = {
     "a row": ("y = Gather <axis = 0> (x, one)", "float[M, 4] y"),
     "the border": ('y = Pad <mode = "edge"> (x, pads)', "float[M, 4] y"),

@@ -72,9 +72,7 @@ def _flat_batch(node: OnnxNode, x: Expr, batch: tuple[int | None, ...]) -> Expr:
         return _unflattened(x, (1, *matrix))
     if own != batch:
         if None in batch:
-            raise node.fail(
-                f"{x.tensor_type} cannot be repeated to an unknown batch {shape_text(batch)}", "give shape_dict"
-            )
+            raise node.unknown(f"{x.tensor_type} cannot be repeated to an unknown batch {shape_text(batch)}")
         x = emit("broadcast_to", x, shape=(*batch, *matrix))
     count = known_product(batch)
     return _unflattened(x, (None if count == -1 else count, *matrix)) if len(batch) > 1 else x

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from minitvm.frontend.onnx.foreign import foreign
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar, wide
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank, scalar, wide
 from minitvm.frontend.onnx.registry import Outputs, formulas
 from minitvm.frontend.onnx.tensor import concatenated, integers
 from minitvm.ir.expr import Constant, Expr
+from minitvm.ir.ops._shape import shapes_differ
 from minitvm.ir.types import STRING
 
 ML = "ai.onnx.ml"
@@ -48,7 +49,7 @@ def _imputer(node: OnnxNode) -> Expr:
     replaced = node.attr(f"replaced_value_{kind}", 0)
     missing = emit("isnan", x) if replaced != replaced else emit("equal", x, scalar(replaced, x))
     values = np.asarray(node.require(f"imputed_value_{kind}s"), x.dtype)
-    if len(values) not in (1, *dims(x)[-1:]):
+    if len(values) != 1 and shapes_differ(x.tensor_type.shape[-1:], (len(values),)):
         raise node.misfit(f"{len(values)} values are imputed in {x.tensor_type}; expected 1, or one a column")
     return emit("where", missing, Constant(values), x)
 

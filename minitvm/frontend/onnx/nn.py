@@ -79,7 +79,7 @@ def _pads(node: OnnxNode, spatial: Sequence[int | None], window: Window) -> tupl
     totals = []
     for extent, span, stride in zip(spatial, window.spans(), window.strides, strict=True):
         if extent is None:
-            raise node.fail(f"auto_pad={mode!r} needs to know the image's size", "give shape_dict")
+            raise node.unknown(f"auto_pad={mode!r} needs to know the image's size")
         totals.append(max((-(-extent // stride) - 1) * stride + span - extent, 0))
     return _divided(totals, mode)
 

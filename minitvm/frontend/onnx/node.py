@@ -17,7 +17,7 @@ from minitvm.ir.builder import call_op
 from minitvm.ir.dims import SymbolicDim, are_counted_on
 from minitvm.ir.evaluate import evaluate, folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Var
-from minitvm.ir.types import TupleType, is_numeric, tensor_fields
+from minitvm.ir.types import TupleType, UnknownSize, is_numeric, tensor_fields
 from minitvm.ir.visitor import post_order, simplify_projection
 
 FOLD_LIMIT = 1 << 16
@@ -223,6 +223,10 @@ class OnnxNode:
                 current().require("bytes", nbytes, what)
             except CompilerError as error:
                 raise self.fail(error.message, error.hint) from None
+
+    def unknown(self, message: str) -> UnknownSize:
+        """The error where a size is needed that nobody knows yet: one that comes up inside the model is waited for."""
+        return UnknownSize(f"{self.op_type}: {message}", where=[place_of(self.proto)], hint="give shape_dict")
 
     def misfit(self, message: str) -> TypeInferenceError:
         """The error where ranks or shapes do not fit the operator: the model's inputs may be to blame."""

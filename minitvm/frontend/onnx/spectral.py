@@ -10,7 +10,7 @@ import math
 import numpy as np
 
 from minitvm.frontend.onnx.foreign import foreign
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, onnx_dtype, rank, scalar
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, onnx_dtype, rank, scalar
 from minitvm.frontend.onnx.registry import Outputs, onnx_op
 from minitvm.frontend.onnx.tensor import first, reshaped
 from minitvm.ir.expr import Constant, Expr
@@ -99,7 +99,7 @@ def dft(node: OnnxNode) -> Outputs:
     x = node[0]
     axis = int(node.constant(2, "axis").item()) if node.get(2) is not None else node.attr("axis", -2)
     axis, one_sided, inverse = normalize_axis(node, axis, rank(x)), node.attr("onesided", 0), node.attr("inverse", 0)
-    if axis == rank(x) - 1 or None in dims(x) or dims(x)[-1] not in (1, 2):
+    if axis == rank(x) - 1 or x.shape[-1] not in (1, 2):
         raise node.fail(f"takes numbers or pairs of them along another axis than the last, not {x.tensor_type}")
     default = 2 * (x.shape[axis] - 1) if inverse and one_sided else x.shape[axis]
     length = default if node.get(1) is None else int(node.constant(1, "dft_length").item())
@@ -127,7 +127,7 @@ def stft(node: OnnxNode) -> Outputs:
     """Transforms of windows that step through the signal.  signal: (batch, length, 1 or 2)."""
     x, step = node[0], int(node.constant(1, "frame_step").item())
     window, given = node.get(2), node.get(3)
-    if rank(x) != 3 or None in dims(x) or step < 1:
+    if rank(x) != 3 or step < 1:
         raise node.fail(f"takes steps of 1 or more through (batch, length, 1 or 2), not {step} through {x.tensor_type}")
     points = int(node.constant(3, "frame_length").item()) if given is not None else None
     width = window.shape[0] if window is not None else points or x.shape[1]

@@ -11,6 +11,7 @@ from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, emit_many, no
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.ir.dims import Dim, SymbolicDim, are_counted_on, ceil_divide, common_shape, differ, larger
 from minitvm.ir.expr import Constant, Expr
+from minitvm.ir.ops._shape import shapes_differ
 from minitvm.ir.types import UnknownSize
 
 LARGEST_RANGE = 1 << 24
@@ -270,7 +271,7 @@ def one_hot(node: OnnxNode) -> Expr:
     """``values`` = [off, on]; indices outside of [-depth, depth) give a row of off."""
     depth = int(node.constant(1, "depth").item())
     axis = normalize_axis(node, node.attr("axis"), rank(node[0]) + 1)
-    if dims(node[2]) not in ((2,), (None,)):
+    if shapes_differ(node[2].tensor_type.shape, (2,)):
         raise node.misfit(f"values are {node[2].tensor_type}, not two numbers: off and on")
     indices = cast(node[0], "int64")
     wrapped = emit("where", emit("less", indices, integers(0)), emit("add", indices, integers(depth)), indices)
