@@ -216,10 +216,11 @@ _SUMS = "AveragePool CumSum GlobalAveragePool Mean ReduceL1 ReduceMean ReduceSum
 
 @rule("sums that overflow", _SUMS)
 def _sums(s: Seen) -> Array | float:
-    """As products; ONNX Runtime's sums of integers saturate.  A mean of no integers is any."""
+    """As products; ONNX Runtime's sums of integers saturate.  A mean of no integers is any; of no floats, too, as ONNX
+    says of ReduceMean: 0 in ONNX Runtime, NaN in numpy."""
     op, whole = s.node.op_type, not is_float(s)
     if s.first.size == 0:
-        return np.inf if "Mean" in op and whole else 0.0
+        return np.inf if op == "ReduceMean" or ("Mean" in op and whole) else 0.0
     total = np.abs(s.of(*[magnitudes] * (len(s.x) if op == "Mean" else 1)))
     if "Pool" in op or "Mean" in op:
         total = total * s.first.size / max(s.y.size, 1)

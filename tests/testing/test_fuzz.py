@@ -169,7 +169,8 @@ def test_references_written_anew_are_those_of_onnx_runtime(operator: str) -> Non
         given = [*literals, *case.constants.values(), *case.feeds[0].values()]
         squares = all((np.abs(np.nan_to_num(a.astype(np.float64))) < 1e15).all() for a in given)
         tiny = any(a.dtype.kind == "f" and 0 < np.nan_to_num(np.abs(a)).max(initial=0) < 1e-3 for a in given)
-        if theirs[0].dtype == np.float16 or not squares or tiny:
+        unordered = operator.startswith("Arg") and any(a.dtype.kind == "f" and np.isnan(a).any() for a in given)
+        if theirs[0].dtype == np.float16 or not squares or tiny or unordered:
             continue
         compared += bool(theirs[0].size)
         edge = ~np.isfinite(theirs[0]) | (np.abs(theirs[0]) > 1e4) | ~np.isfinite(found[0])
@@ -251,6 +252,27 @@ def test_an_index_that_one_peer_finds_outside_is(domain: str) -> None:
     node = helper.make_node("GatherND", ["x", "i"], ["y"], domain=domain)
     case = Case([node], [{"x": x, "i": places}], {}, [Value("y", "int64", None)], 18)
     assert _verdict(case).outcome is Outcome.NO_ORACLE
+
+
+def test_an_index_that_is_outside_of_nothing_has_no_answer() -> None:
+    x, places = np.zeros((0, 3, 1)), np.array([2])
+    case = Case([helper.make_node("Gather", ["x", "i"], ["y"], axis=2)], [{"x": x, "i": places}], {}, [], 18)
+    case = case.replace(outputs=[Value("y", "float64", None)])
+    (found,) = peers.answer(Question("onnx", case.model().SerializeToString(), case.feeds))
+    assert isinstance(found, Declines) and "IndexError" in found.why
+
+
+def test_of_no_rows_no_place_is_the_best_and_any_mean_is_right() -> None:
+    """ONNX leaves the mean of nothing open; minitvm's is 0 / 0, ONNX Runtime's 0."""
+    pytest.importorskip("onnxruntime")
+    nodes = [
+        helper.make_node("ArgMax", ["x"], ["i"], axis=1),
+        helper.make_node("GatherElements", ["x", "i"], ["b"], axis=1),
+    ]
+    nodes.append(helper.make_node("ReduceMean", ["b", "a"], ["y"]))
+    case = Case(nodes, [{"x": np.zeros((0, 0, 4), "float32")}], {"a": np.array([0])}, [Value("y", "float32", None)], 18)
+    found = _freedom(case)
+    assert found is not None and found.allows([np.zeros((1, 1, 4), "float32")])[0].all()
 
 
 def test_a_quantized_product_over_nothing_is_nothing() -> None:

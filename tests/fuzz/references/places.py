@@ -1,7 +1,7 @@
 """Elements taken from places. ONNX's AffineGrid steps over a single pixel, its GatherElements wants indices as large
 as the data, its OneHot multiplies, so that infinity makes NaN, its Pad does not cut, its Shape takes an end before
-the first axis for one of the others, its Slice backwards from before the first element selects nothing; it has no
-Scatter."""
+the first axis for one of the others, its Slice backwards from before the first element selects nothing, its Gather
+looks at no index where there is nothing at each; it has no Scatter."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +15,14 @@ def _along(indices: Array, axis: int) -> tuple[Array, ...]:
     places = list(np.ogrid[tuple(slice(n) for n in indices.shape)])
     places[axis] = indices
     return tuple(places)
+
+
+@reference("Gather")
+def gather(data: Array, indices: Array, *, axis: int = 0) -> Array:
+    extent = data.shape[axis]
+    if ((indices < -extent) | (indices >= extent)).any():
+        raise IndexError(f"an index is outside of axis {axis} of {data.shape}")
+    return np.take(data, indices, axis)
 
 
 @reference("GatherElements")

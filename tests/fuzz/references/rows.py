@@ -5,8 +5,9 @@ variance in float32 whatever the data are, before opset 14 that of nine tenths o
 takes as many channels as images; its LpNormalization sums without magnitudes for p = 1; its MeanVarianceNormalization
 is that of float32 alone, by a difference of squares; its SoftmaxCrossEntropyLoss overflows; its InstanceNormalization
 broadcasts the scale, its Mean not the first operand; its GroupNormalization broadcasts, too; its ReduceSumSquare has
-wider integers; its ReduceMean of no integers is the least one; its ReduceLogSumExp loses NaN beside infinity; its Gemm
-sums integers in double; it has no DequantizeLinear before opset 19, and an Erf of 8 digits.
+wider integers; its ReduceMean of no integers is the least one, its ArgMax and ArgMin refuse nothing of which there are
+no rows; its ReduceLogSumExp loses NaN beside infinity; its Gemm sums integers in double; it has no DequantizeLinear
+before opset 19, and an Erf of 8 digits.
 """
 
 import math
@@ -150,6 +151,26 @@ def reduce_mean(x: Array, *axes: Any, **given: Any) -> Array:
     """Of integers without the fraction; of no integers 0."""
     found = single(x).astype(np.float64 if x.dtype.kind != "f" else single(x).dtype).mean(**_reduced(x, *axes, **given))
     return np.asarray(found if x.dtype.kind == "f" else np.nan_to_num(np.trunc(found)), x.dtype)
+
+
+def _best(name: str, choose: Callable[[Array, int], Any]) -> None:
+    """The first place of a row, or the last; of no rows no place."""
+
+    @reference(name)
+    def run(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+        shape = list(x.shape)
+        del shape[axis]
+        if 0 in shape:
+            found = np.zeros(shape, np.int64)
+        elif select_last_index:
+            found = x.shape[axis] - 1 - choose(np.flip(x, axis), axis)
+        else:
+            found = choose(x, axis)
+        return np.asarray(np.expand_dims(found, axis) if keepdims else found, np.int64)
+
+
+_best("ArgMax", np.argmax)
+_best("ArgMin", np.argmin)
 
 
 @reference("ReduceSumSquare")
