@@ -24,7 +24,8 @@ _DECIDED = "Equal Greater GreaterOrEqual Less LessOrEqual IsNaN IsInf ArgMax Arg
 _MOVED = """Cast CastLike Concat Slice Split Gather GatherElements GatherND Reshape Transpose Squeeze Unsqueeze Flatten
 Pad Tile Expand Identity Constant ConstantOfShape Where Dropout DepthToSpace SpaceToDepth OneHot Trilu EyeLike Compress
 ReverseSequence Unique ReduceMax ReduceMin Shape Size QuantizeLinear DequantizeLinear ThresholdedRelu Shrink
-NonMaxSuppression ScatterElements ScatterND Scatter SequenceConstruct SequenceAt Range"""
+NonMaxSuppression ScatterElements ScatterND Scatter SequenceConstruct SequenceAt SequenceInsert
+SequenceErase SequenceLength SplitToSequence ConcatFromSequence Range"""
 DECIDED = frozenset(f"{_ROUNDED_ONCE} {_DECIDED} {_MOVED}".split())
 """Operators with one right result."""
 SCALES = frozenset(("Mul", "Div"))

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from tests.fuzz.case import DOMAINS, IR_VERSION, Arrays, attributes, dtype_of, subgraphs, value_info
+from tests.fuzz.case import DOMAINS, IR_VERSION, Arrays, attributes, code_of, dtype_of, subgraphs, value_info
 from tests.fuzz.references import evaluator
 
 Array = np.ndarray
@@ -57,6 +57,19 @@ Each = Callable[[Seen], Sequence[Array]]
 """What a node's results are taken for."""
 
 
+class Held(np.ndarray):
+    """A sequence: an array of its values."""
+
+    @staticmethod
+    def of(value: Any) -> Array:
+        """A node's result as the walk keeps it."""
+        if not isinstance(value, list):
+            return np.asarray(value)
+        found = np.empty(len(value), object)
+        found[:] = [*map(np.asarray, value)]
+        return found.view(Held)
+
+
 class NoAnswer(Exception):
     """A node cannot be computed."""
 
@@ -65,16 +78,16 @@ def by_reference(node: onnx.NodeProto, operands: Sequence[Array | None], opset: 
     """By ONNX's reference evaluator, some operators of which are written anew."""
     feeds = _feeds(node, operands)
     run: Any = evaluator(onnx.load_from_string(alone(node, feeds, opset))).run
-    return [np.asarray(value) for value in run(None, feeds)]
+    return [*map(Held.of, run(None, feeds))]
 
 
 def by_onnxruntime(node: onnx.NodeProto, operands: Sequence[Array | None], opset: int) -> Results:
     """By ONNX Runtime where it has a kernel; not over nothing, which makes some of them abort."""
     feeds = _feeds(node, operands)
-    if any(a.size == 0 for a in feeds.values()):
+    if any(a.size == 0 for given in feeds.values() for a in (given if isinstance(given, list) else [given])):
         return by_reference(node, operands, opset)
     try:
-        return [np.asarray(r) for r in _kept_session(alone(node, feeds, opset)).run(None, feeds)]
+        return [*map(Held.of, _kept_session(alone(node, feeds, opset)).run(None, feeds))]
     except Exception:  # any: it may fail in all ways
         return by_reference(node, operands, opset)
 
@@ -95,13 +108,21 @@ def _kept_session(model: bytes) -> Any:
     return session(model)
 
 
-def _feeds(node: onnx.NodeProto, operands: Sequence[Array | None]) -> Arrays:
-    return {n: a for n, a in zip(node.input, operands, strict=False) if n and a is not None}
+def _feeds(node: onnx.NodeProto, operands: Sequence[Array | None]) -> dict[str, Any]:
+    """Operands by name; sequences are lists."""
+    given = {n: a for n, a in zip(node.input, operands, strict=False) if n and a is not None}
+    return {n: [*a] if isinstance(a, Held) else a for n, a in given.items()}
 
 
-def alone(node: onnx.NodeProto, feeds: Arrays, opset: int) -> bytes:
+def _info(name: str, given: Any) -> onnx.ValueInfoProto:
+    if not isinstance(given, list):
+        return value_info(name, given.dtype.name, given.shape)
+    return helper.make_tensor_sequence_value_info(name, code_of(given[0].dtype.name if given else "float32"), None)
+
+
+def alone(node: onnx.NodeProto, feeds: Mapping[str, Any], opset: int) -> bytes:
     """A model of one node; outputs have the types that are found."""
-    inputs = [value_info(name, a.dtype.name, a.shape) for name, a in feeds.items()]
+    inputs = [_info(name, given) for name, given in feeds.items()]
     graph = helper.make_graph([node], "one", inputs, [onnx.ValueInfoProto(name=n) for n in node.output if n])
     imports = [helper.make_opsetid("", opset), *DOMAINS]
     return bytes(helper.make_model(graph, opset_imports=imports, ir_version=IR_VERSION).SerializeToString())

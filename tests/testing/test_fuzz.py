@@ -219,6 +219,23 @@ def test_a_graph_without_its_control_flow_computes_the_same(operator: str) -> No
     assert compared > 5
 
 
+def test_a_graph_with_sequences_is_evaluated_node_by_node() -> None:
+    """Of values of different shapes; one of none, too."""
+    pytest.importorskip("onnxruntime")
+    nodes = [helper.make_node("SplitToSequence", ["x"], ["s"], axis=1), helper.make_node("SequenceEmpty", [], ["e"])]
+    nodes += [helper.make_node("SequenceInsert", ["s", "x"], ["t"]), helper.make_node("SequenceLength", ["e"], ["n"])]
+    nodes.append(helper.make_node("ConcatFromSequence", ["t"], ["y"], axis=1))
+    results = [Value("y", "float32", None), Value("n", "int64", None)]
+    x = np.arange(6, dtype="float32").reshape(2, 3)
+    model = Case(nodes, [{"x": x}], {}, results, 18).model().SerializeToString()
+    for who in ("onnx", "onnxruntime", "each node"):
+        ((joined, count),) = peers.answer(Question(who, model, [{"x": x}]))
+        np.testing.assert_array_equal(joined, np.concatenate([x, x], 1), strict=True)
+        assert count == 0
+    ((_, *moved),) = peers.answer(Question("own", model, [{"x": x}]))
+    assert moved and all(np.array_equal(results[0], joined) for results in moved)
+
+
 def _looped(body: str) -> Case:
     """x + 1, cast inside of a loop of 2 trips."""
     made = [helper.make_node("Cast", ["v"], ["w"], to=6), helper.make_node(body, ["w"], ["out"])]
