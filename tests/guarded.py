@@ -21,7 +21,7 @@ from unittest import mock
 import numpy as np
 
 from minitvm.ir.arrays import ALIGNMENT
-from minitvm.runtime import control, devices, direct, library, native, places
+from minitvm.runtime import bound, control, devices, direct, library, native, places
 from minitvm.runtime.devices import Memory
 from minitvm.runtime.graph import Artifact, Plan, round_up
 from minitvm.runtime.instance import Instance
@@ -129,6 +129,7 @@ def guarded() -> Iterator[None]:
         mock.patch.object(devices, "aligned_empty", fenced_empty),
         mock.patch.object(direct, "aligned_empty", fenced_empty),
         mock.patch.object(control, "aligned_empty", fenced_empty),
+        mock.patch.object(bound, "roomy", lambda size: size),
     ):
         yield
 

@@ -153,7 +153,7 @@ class Compiling:
     def libraries(self) -> list[Library]:
         """The libraries compiled so far and kept: those for all shapes, then others, the one used last at the end."""
         symbolic = [one for one in self._symbolic.done() if isinstance(one, Library) and one.artifact.is_open]
-        return symbolic + [kept.library for kept in self._kept.all() if not (kept.symbolic and symbolic)]
+        return symbolic + [kept.own for kept in self._kept.all() if not (kept.symbolic and symbolic)]
 
     def prepare(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None) -> None:
         """Compile for shapes of the inputs before they are met; those of fixed shapes need not be given.
@@ -183,7 +183,7 @@ class Compiling:
 
     def to_save(self) -> list[Library]:
         """What a file of this model holds; :class:`LibraryError` where there is nothing."""
-        found = [one.library for one in self._kept.all() if not one.symbolic]
+        found = [one.own for one in self._kept.all() if not one.symbolic]
         if not found and not self._symbolic.done():
             self._symbolic.any({})
         symbolic = self._symbolic.done()

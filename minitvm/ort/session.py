@@ -348,7 +348,7 @@ class InferenceSession:
         if self._profiler is None:
             return self._engine.run(feeds, how)
         found, checked = self._engine.found(feeds)
-        library = found if isinstance(found, Library) else found.library
+        library = found if isinstance(found, Library) else found.own
         results = self._profiler.run(library, {name: checked[name] for name in library.artifact.inputs})
         for position, array in how.into.items():
             results[position] = copied_into(array, results[position], self._output_names[position])

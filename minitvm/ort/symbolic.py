@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from minitvm.ir.decision import Decision
 from minitvm.runtime.bind import DoesNotFit
+from minitvm.runtime.bound import Bound
 from minitvm.runtime.library import Library
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
@@ -33,8 +34,8 @@ class SymbolicLibraries:
         """What was made so far, or why it was not."""
         return [job.result() for job in self._jobs if job.done()]
 
-    def bound(self, shapes: Shapes) -> Library | None:
-        """The library for inputs of these shapes; ``None`` where there can be none for all."""
+    def bound(self, shapes: Shapes) -> Bound | None:
+        """What runs inputs of these shapes; ``None`` where there can be no library for all."""
         for job in list(self._jobs):
             found = _bound(job.result(), shapes)
             if found is not None or isinstance(job.result(), Decision):
@@ -69,10 +70,10 @@ class SymbolicLibraries:
         return job, True
 
 
-def _bound(found: Library | Decision, shapes: Shapes) -> Library | None:
+def _bound(found: Library | Decision, shapes: Shapes) -> Bound | None:
     if isinstance(found, Decision):
         return None
     try:
-        return found.bound(shapes)
+        return found.at(shapes)
     except DoesNotFit:
         return None

@@ -5,9 +5,12 @@ what is found out once: which dimensions there are, and how values lie in memory
 weights are those of the symbolic library.
 """
 
+from __future__ import annotations
+
+import operator
 import threading
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,15 +26,24 @@ class DoesNotFit(InputError):
     """Numbers for which a symbolic library was not made: types that do not hold for them."""
 
 
-def values_of(artifact: Artifact, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """What the symbols of a library stand for where its inputs have these shapes."""
-    found: dict[str, int] = {}
-    for node in (artifact.graph.nodes[i] for i in artifact.graph.arg_nodes):
-        known = node.types[0].shape if isinstance(node.types[0], TensorType) else ()
-        for dim, extent in zip(known, shapes.get(node.name, ()), strict=False):
-            if isinstance(dim, SymbolicDim) and found.setdefault(dim.atom.of[0], extent) != extent:
-                raise DoesNotFit(f"dimension {dim} is {found[dim.atom.of[0]]} and {extent}")
-    return found
+@dataclass(frozen=True)
+class Sizes:
+    """What a symbolic artefact is for some values of its symbols."""
+
+    values: Mapping[str, int]
+    types: Mapping[Leaf, TensorType]
+    """Of its values, by those with symbols."""
+    workspaces: tuple[int, ...]
+    """Bytes, of what kernels ask for."""
+
+    def at(self, type_: Leaf) -> Leaf:
+        return self.types.get(type_, type_)
+
+    def hold(self, other: Sizes) -> bool:
+        """Whether memory for these is enough for others of the same artefact."""
+        pairs = zip(self.types.values(), other.types.values(), strict=True)
+        enough = all(mine.nbytes >= theirs.nbytes for mine, theirs in pairs)
+        return enough and all(map(operator.ge, self.workspaces, other.workspaces))
 
 
 class Binder:
@@ -39,33 +51,56 @@ class Binder:
 
     def __init__(self, artifact: Artifact) -> None:
         self._artifact, self._types = artifact, _Types(artifact)
+        tensors = {name: type_.shape for name, type_ in artifact.inputs.items() if isinstance(type_, TensorType)}
+        self._symbols = {
+            name: [(axis, dim.atom.of[0]) for axis, dim in enumerate(shape) if isinstance(dim, SymbolicDim)]
+            for name, shape in tensors.items()
+        }
         facts = {i: artifact.metadata[artifact.graph.nodes[i].func] for i in workspace_slots(artifact.graph)}
         self._with_workspace = [i for i, f in facts.items() if f["workspace"] != 0 or f["workspace_per_thread"] != 0]
+        asked = (f[key] for f in facts.values() for key in ("workspace", "workspace_per_thread"))
+        self._asked = list(dict.fromkeys(nbytes for nbytes in asked if isinstance(nbytes, SymbolicDim)))
         self._planner: Planner | None = None
         self._planning = threading.Lock()
 
-    def bound(self, shapes: Mapping[str, tuple[int, ...]]) -> Artifact:
-        """The artefact for inputs of these shapes, by name; :class:`DoesNotFit` where its types do not hold."""
-        values = values_of(self._artifact, shapes)
+    def sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
+        """For inputs of these shapes, by name; :class:`DoesNotFit` where the artefact's types do not hold for them."""
+        values = self._values(shapes)
         try:
             for fact in self._artifact.assumed:
                 if not fact.holds(values):
                     raise DoesNotFit(f"it is made for {fact}, and that does not hold for {_listed(values)}")
-            return self._bound(values)
+            return self.sizes_of(values)
         except ValueError as error:
             raise DoesNotFit(f"dimension {error}") from None
 
-    def _bound(self, values: Mapping[str, int]) -> Artifact:
-        artifact = self._artifact
-        graph = self._types.graph(values)
+    def _values(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+        """What symbols stand for."""
+        found: dict[str, int] = {}
+        for name, symbols in self._symbols.items():
+            shape = shapes.get(name, ())
+            for axis, symbol in symbols[: len(shape)]:
+                if found.setdefault(symbol, shape[axis]) != shape[axis]:
+                    raise DoesNotFit(f"dimension {symbol} is {found[symbol]} and {shape[axis]}")
+        return found
+
+    def sizes_of(self, values: Mapping[str, int]) -> Sizes:
+        """For values of its symbols, of which nothing is taken for granted; ``ValueError`` where a dimension is no
+        number."""
+        return Sizes(values, self._types.at(values), tuple([number(nbytes, values) for nbytes in self._asked]))
+
+    def artifact(self, sizes: Sizes) -> Artifact:
+        """For these sizes."""
+        artifact, values = self._artifact, sizes.values
+        graph = self._types.graph(sizes)
         metadata = {symbol: _metadata(facts, values) for symbol, facts in artifact.metadata.items()}
         needs = {i: metadata[artifact.graph.nodes[i].func] for i in self._with_workspace}
         workspaces = {i: n["workspace"] + n["workspace_per_thread"] * artifact.threads for i, n in needs.items()}
         with self._planning:
             self._planner = self._planner or Planner(graph, workspaces, room_of(artifact.cpu, artifact.threads))
             plan = self._planner.plan(graph, workspaces)
-        sizes = {name: np.array([values[s] for s in symbols], np.int64) for name, symbols in artifact.sizes.items()}
-        found = replace(artifact, graph=graph, plan=plan, params={**artifact.params, **sizes}, metadata=metadata)
+        numbers = {name: np.array([values[s] for s in symbols], np.int64) for name, symbols in artifact.sizes.items()}
+        found = replace(artifact, graph=graph, plan=plan, params={**artifact.params, **numbers}, metadata=metadata)
         return replace(found, sizes={}, assumed=frozenset(), others=())
 
 
@@ -97,10 +132,13 @@ class _Types:
         ]
         self._results = {own for _, own in self._nodes}
 
-    def graph(self, values: Mapping[str, int]) -> Graph:
-        """``ValueError`` where a dimension is no number."""
+    def at(self, values: Mapping[str, int]) -> dict[Leaf, TensorType]:
+        """By type with symbols, that for numbers; ``ValueError`` where a dimension is none."""
         dims = [number(dim, values) for dim in self._dims]
-        types = [TensorType(tuple([dims[i] for i in shape]), type_.dtype) for type_, shape in self._open.items()]
+        return {type_: TensorType(tuple([dims[i] for i in shape]), type_.dtype) for type_, shape in self._open.items()}
+
+    def graph(self, sizes: Sizes) -> Graph:
+        types = list(sizes.types.values())
         made = {own: tuple([types[t] if isinstance(t, int) else t for t in own]) for own in self._results}
         nodes = list(self._graph.nodes)
         for i, own in self._nodes:

@@ -25,29 +25,33 @@ WORTH_BINDING = 16 * 1024
 """Bytes.  Less is copied sooner than its address is found."""
 
 
-class Result:
-    """Memory of one result, 64-byte aligned: the last run's again where nobody has an array over it any more.
+class Recycled:
+    """Memory for results of up to ``nbytes``, 64-byte aligned: that of an earlier run where nobody has an array over it
+    any more.
 
-    Fresh pages would cost more than most kernels take to fill them.
+    Fresh pages would cost more than most kernels take to fill them.  There are two, as a caller often has the last
+    run's results while the next one is made.
     """
 
-    def __init__(self, type_: Leaf, readers: Sequence[Place]) -> None:
-        self.readers = readers
-        self._type = type_
-        self._renew()
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._kept: list[tuple[np.ndarray, int]] = []
+        """Each with how often its memory is referred to where we alone have it."""
 
-    def _renew(self) -> None:
-        self._array = aligned_empty(self._type.static_shape, self._type.dtype)
-        self._owner: Any = self._array.base
-        self.address = address_of(self._array)
-        self._held_by_us = sys.getrefcount(self._owner)
-
-    def array(self) -> np.ndarray:
+    def array(self, type_: Leaf) -> np.ndarray:
         """Memory for a new run, as an array of its own."""
-        if sys.getrefcount(self._owner) > self._held_by_us or not _COUNTS_ARE_EXACT:
-            self._renew()
-        found: np.ndarray = self._array.view()
+        memory = self._free()
+        found: np.ndarray = memory[: type_.nbytes].view(type_.dtype).reshape(type_.static_shape)
         return found
+
+    def _free(self) -> np.ndarray:
+        if _COUNTS_ARE_EXACT:
+            for memory, ours in self._kept:
+                if sys.getrefcount(memory.base) <= ours:
+                    return memory
+        memory = aligned_empty((self._nbytes,), "uint8")
+        self._kept = [*self._kept[-1:], (memory, sys.getrefcount(memory.base))]
+        return memory
 
 
 _COUNTS_ARE_EXACT = bool(getattr(sys, "_is_gil_enabled", lambda: True)()) and sys.implementation.name == "cpython"
@@ -75,25 +79,28 @@ class DirectCall:
 
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
-        native = instance.memory.is_host and not any(isinstance(step, int) for step in steps_of(instance.graph))
+        direct = instance.memory.is_host and not any(isinstance(step, int) for step in steps_of(instance.graph))
         of_owner = readers(instance.graph)
         self._heads = [instance.graph.entry_id(head) for head in instance.graph.heads]
         self._owners = [instance.owner[head] for head in self._heads]
-        self._read = [instance.memory.read if instance.types[h].is_static else _itself for h in self._heads]
+        self._types = [instance.types[head] for head in self._heads]
+        self._read = [instance.memory.read if type_.is_static else _itself for type_ in self._types]
         self._inputs = {
             name: of_owner[entry]
             for name, entry in instance.input_entry.items()
-            if native and name not in instance.params and self._is_large(entry)
+            if direct and name not in instance.params and self._is_bound(entry)
         }
         self._passed_on = {instance.input_entry[name]: name for name in self._inputs}
         self._results = {
-            owner: Result(instance.types[self._heads[self._owners.index(owner)]], of_owner[owner])
+            owner: Recycled(self._types[self._owners.index(owner)].nbytes)
             for owner in dict.fromkeys(self._owners)
-            if native and self._is_large(owner) and instance.plan.offsets[owner] >= 0
+            if direct and self._is_bound(owner) and instance.plan.offsets[owner] >= 0
         }
+        self._readers = {owner: of_owner[owner] for owner in self._results}
         self._slots = (ctypes.c_void_p * instance.graph.entries).from_address(instance.slots)
 
-    def _is_large(self, entry: int) -> bool:
+    def _is_bound(self, entry: int) -> bool:
+        """Whether kernels find an input or result at an address that each run says."""
         type_ = self.instance.types[entry]
         return type_.is_static and type_.nbytes >= WORTH_BINDING
 
@@ -104,23 +111,17 @@ class DirectCall:
         copied there.  What a run pointed somewhere stays so: the next one points it anew.
         """
         into = how.into
-        for name, array in feeds.items():
-            readers = self._inputs.get(name)
-            if readers is not None and is_readable(array):
-                self._point(readers, address_of(array))
-            elif isinstance(array, np.ndarray) or not hasattr(array, "memory"):
-                self._assign(name, array, readers or ())
-            else:  # on the device already
-                self.instance.replace(name, array)
+        kept = [self._taken(name, array) for name, array in feeds.items()]
         for position, array in into.items():
-            require_fit(array, self.instance.types[self._heads[position]], self._name(position))
+            require_fit(array, self._types[position], self._name(position))
         placed = self._placed(feeds, into) if into else {}
-        made = {o: self._made(result) if o not in placed else placed[o] for o, result in self._results.items()}
+        made = {o: placed[o] if o in placed else self._made(o) for o in self._results}
         if how.watch is None:
             self.instance.run()
         else:
             with how.watch(self.instance):
                 self.instance.run()
+        del kept
         found = [self._given_out(position, made, feeds) for position in range(len(self._heads))]
         for position, array in into.items():
             if found[position] is not array:
@@ -138,19 +139,25 @@ class DirectCall:
             owner = self._owners[position]
             apart = sum(np.may_share_memory(array, other) for other in others if isinstance(other, np.ndarray)) == 1
             if owner in self._results and self._owners.index(owner) == position and apart and is_writable(array):
-                self._point(self._results[owner].readers, address_of(array))
+                self._point(self._readers[owner], address_of(array))
                 found[owner] = array
         return found
 
-    def _assign(self, name: str, value: Any, readers: Sequence[Place]) -> None:
-        """Copied into the instance's own memory, where kernels read it then."""
-        self.instance.assign(name, value)
-        if readers:
-            self._point(readers, self.instance.memory.address(self.instance.values[readers[0].entry]))
+    def _taken(self, name: str, value: Any) -> Any:
+        """Where kernels read an input, which has to be kept until they have run; or it is copied to where they do."""
+        if name in self._inputs:
+            found = value if is_readable(value) else native(value)
+            self._point(self._inputs[name], address_of(found))
+            return found
+        if isinstance(value, np.ndarray) or not hasattr(value, "memory"):
+            self.instance.assign(name, value)
+        else:  # on the device already
+            self.instance.replace(name, value)
+        return None
 
-    def _made(self, result: Result) -> np.ndarray:
-        array = result.array()
-        self._point(result.readers, result.address)
+    def _made(self, owner: int) -> np.ndarray:
+        array = self._results[owner].array(self._types[self._owners.index(owner)])
+        self._point(self._readers[owner], address_of(array))
         return array
 
     def _point(self, entries: Sequence[Place], address: int) -> None:
@@ -160,15 +167,15 @@ class DirectCall:
 
     def _given_out(self, position: int, made: Mapping[int, np.ndarray], feeds: Mapping[str, np.ndarray]) -> Any:
         """A result: the memory that it was made in, unless an earlier result has that, or a copy."""
-        head, owner = self._heads[position], self._owners[position]
+        owner, type_ = self._owners[position], self._types[position]
         fed = feeds.get(self._passed_on.get(owner, ""))
-        if fed is not None and is_readable(fed):
-            return np.array(fed.reshape(self.instance.types[head].static_shape))
+        if fed is not None:
+            return native(fed).reshape(type_.static_shape)
         if owner not in made:
-            return copied(self._read[position](self.instance.held(head)))
+            return copied(self._read[position](self.instance.held(self._heads[position])))
         if self._owners.index(owner) == position:
             return made[owner]
-        return np.array(made[owner].reshape(self.instance.types[head].static_shape))
+        return np.array(made[owner].reshape(type_.static_shape))
 
 
 def require_fit(array: np.ndarray, type_: Leaf, name: str) -> None:
@@ -192,6 +199,11 @@ def copied_into(array: np.ndarray, result: Any, name: str) -> np.ndarray:
 
 def _itself(value: Any) -> Any:
     return value
+
+
+def native(array: np.ndarray) -> np.ndarray:
+    """A copy that kernels can read."""
+    return np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
 def is_readable(array: np.ndarray) -> bool:

@@ -33,6 +33,7 @@ from minitvm.shown import Shown
 if TYPE_CHECKING:
     from minitvm.ir.expr import Module
     from minitvm.runtime.bind import Binder
+    from minitvm.runtime.bound import Bound, Rooms
 
 
 _NOTHING: Mapping[Any, np.ndarray] = MappingProxyType({})
@@ -163,15 +164,29 @@ class Library(Shown):
 
     def bound(self, shapes: Mapping[str, tuple[int, ...]]) -> Library:
         """A library for all shapes for these; :class:`runtime.bind.DoesNotFit` where its types do not hold for them."""
-        found = Library(self._binder.bound(shapes), self.ir_mod, self.report, self.origin)
+        return self.like(self._binder.artifact(self._binder.sizes(shapes)))
+
+    def like(self, artifact: Artifact) -> Library:
+        """One of the same code."""
+        found = Library(artifact, self.ir_mod, self.report, self.origin)
         found._code = self.code
         return found
+
+    def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Bound:
+        """As :meth:`bound`, for a run: memory is shared with runs at other sizes."""
+        return self._rooms.at(shapes)
 
     @functools.cached_property
     def _binder(self) -> Binder:
         from minitvm.runtime.bind import Binder  # which most libraries do without
 
         return Binder(self.artifact)
+
+    @functools.cached_property
+    def _rooms(self) -> Rooms:
+        from minitvm.runtime.bound import Rooms
+
+        return Rooms(self, self._binder)
 
     def _kept_for(self, shapes: Mapping[str, tuple[int, ...]]) -> Library:
         key = tuple(sorted(shapes.items()))

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from minitvm.runtime.bound import Bound
 from minitvm.runtime.direct import AS_EVER, How
 from minitvm.runtime.library import Library
 
@@ -24,7 +25,7 @@ FEWEST_RUNS = 3
 class Specialised:
     """A library for some shapes and values of the inputs."""
 
-    library: Library
+    library: Library | Bound
     constant: frozenset[str]
     """Inputs whose values it was compiled for."""
     symbolic: bool = False
@@ -32,6 +33,11 @@ class Specialised:
     _runs: int = 0
     _seconds: float = 0.0
     _counting: threading.Lock = field(default_factory=threading.Lock, repr=False)
+
+    @property
+    def own(self) -> Library:
+        """The library with a memory plan for these shapes alone."""
+        return self.library if isinstance(self.library, Library) else self.library.library
 
     def run(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
         if self.constant:

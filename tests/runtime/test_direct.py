@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 import minitvm
 from minitvm.ir.types import TensorType
-from minitvm.runtime.direct import WORTH_BINDING, Result, address_of
+from minitvm.runtime.direct import WORTH_BINDING, Recycled, address_of
 
 LARGE = (WORTH_BINDING // 4 // 64 + 3, 64)
 """A shape whose float32 values are passed by their address; the small one's are copied."""
@@ -116,18 +116,25 @@ def test_addresses_are_those_that_numpy_names() -> None:
 
 
 def test_memory_is_used_again_where_nobody_holds_any_part_of_it() -> None:
-    result = Result(TensorType((100, 100), "float32"), ())
-    held = result.array()
-    address = result.address
-    part = held[3:]
-    del held
-    result.array()
-    assert result.address != address, "a view of a result that is in use was handed out again"
+    type_ = TensorType((100, 100), "float32")
+    memory = Recycled(type_.nbytes)
+    first = memory.array(type_)
+    part, address = first[3:], address_of(first)
+    del first
+    assert address_of(memory.array(type_)) != address, "a view of a result that is in use was handed out again"
     part[...] = 1
-    address = result.address
-    view = memoryview(result.array())
-    result.array()
-    assert result.address != address
-    del view
-    address = result.address
-    assert result.array().ctypes.data == address
+    views = [memoryview(memory.array(type_)) for _ in range(3)]
+    known = {view.obj.ctypes.data for view in views}
+    assert len(known) == 3
+    del views
+    assert address_of(memory.array(type_)) in known
+
+
+def test_the_last_runs_results_may_be_held_while_new_ones_are_made() -> None:
+    type_ = TensorType((100, 100), "float32")
+    memory, found = Recycled(type_.nbytes), None
+    places = set()
+    for _ in range(6):
+        found = memory.array(type_)
+        places.add(address_of(found))
+    assert len(places) == 2

@@ -1,0 +1,149 @@
+"""A library for all shapes at some of them: what a run at new sizes costs.
+
+Memory is planned for sizes somewhat above those that a run has, and serves all runs whose sizes round up to the same:
+a longer text, or a cache that grows, costs a look at the types and no plan.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from minitvm import config
+from minitvm.errors import MiniTVMError
+from minitvm.ir.types import Leaf
+from minitvm.runtime.bind import Binder, Sizes
+from minitvm.runtime.direct import AS_EVER, DirectCall, How
+from minitvm.runtime.graph import Artifact, HostCall, Segment, steps_of
+from minitvm.runtime.instance import Instance
+
+if TYPE_CHECKING:
+    from minitvm.runtime.library import Library
+
+Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+"""Of inputs, by name."""
+
+MOST_ROOMS = 8
+"""Of one library: those used last are kept."""
+
+
+def roomy(size: int) -> int:
+    """The size that memory is planned for: the next of four steps between two powers of two."""
+    step = 1 << max(0, size.bit_length() - 3)
+    return -(-size // step) * step
+
+
+class Bound:
+    """What runs at some sizes; as a :class:`Library` for them."""
+
+    def __init__(self, rooms: Rooms, shapes: Shapes, sizes: Sizes) -> None:
+        self._rooms, self._shapes, self.sizes = rooms, shapes, sizes
+
+    @property
+    def inputs(self) -> dict[str, Leaf]:
+        """The types of what a run is given, by name."""
+        return {name: self.sizes.at(type_) for name, type_ in self._rooms.library.artifact.inputs.items()}
+
+    @property
+    def host_calls(self) -> list[HostCall]:
+        return self._rooms.library.host_calls
+
+    @cached_property
+    def library(self) -> Library:
+        """One with a plan for exactly these sizes."""
+        return self._rooms.library.bound(self._shapes)
+
+    @property
+    def artifact(self) -> Artifact:
+        return self.library.artifact
+
+    def call(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
+        """All results of a run of arrays that are right."""
+        room = self._rooms.of(self.sizes)
+        return self.library.call(feeds, how) if room is None else room.call(self.sizes, feeds, how)
+
+
+class OpenCall(DirectCall):
+    """Runs of an instance at any sizes for which its memory is enough."""
+
+    def __init__(self, instance: Instance, opened: Artifact) -> None:
+        super().__init__(instance)
+        self._open = [opened.graph.type_of(head) for head in opened.graph.heads]
+        self._numbers = []
+        for name, symbols in opened.sizes.items():
+            numbers = instance.memory.empty((len(symbols),), "int64")
+            instance.replace(name, numbers)
+            self._numbers.append((numbers, symbols))
+
+    def _is_bound(self, entry: int) -> bool:
+        return True
+
+    def run_at(self, sizes: Sizes, feeds: Mapping[str, Any], how: How) -> list[Any]:
+        for numbers, symbols in self._numbers:
+            numbers[...] = [sizes.values[symbol] for symbol in symbols]
+        self._types = list(map(sizes.at, self._open))
+        return self.run(feeds, how)
+
+
+@dataclass
+class Room:
+    """Memory planned for some sizes."""
+
+    library: Library
+    opened: Artifact
+    sizes: Sizes
+    _idle: list[OpenCall] = field(default_factory=list)
+
+    def call(self, sizes: Sizes, feeds: Mapping[str, Any], how: How) -> list[Any]:
+        try:
+            call = self._idle.pop()
+        except IndexError:
+            call = OpenCall(self.library["default"](None, self.library.threads), self.opened)
+        try:
+            return call.run_at(sizes, feeds, how)
+        finally:
+            self._idle.append(call)
+
+
+class Rooms:
+    """Of a library for all shapes."""
+
+    def __init__(self, library: Library, binder: Binder) -> None:
+        self.library, self._binder = library, binder
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[int, ...], Room | None] = OrderedDict()
+
+    def at(self, shapes: Shapes) -> Bound:
+        """For inputs of these shapes; :class:`DoesNotFit` where the library's types do not hold for them."""
+        return Bound(self, shapes, self._binder.sizes(shapes))
+
+    def of(self, sizes: Sizes) -> Room | None:
+        """Where a run at these sizes finds memory; ``None`` where it needs a plan of its own."""
+        if not self._can_share or config.read_flag("MINITVM_POISON"):
+            return None
+        key = tuple(map(roomy, sizes.values.values()))
+        with self._lock:
+            room = self._kept.pop(key) if key in self._kept else self._made(dict(zip(sizes.values, key, strict=True)))
+            self._kept[key] = room
+            if len(self._kept) > MOST_ROOMS:
+                self._kept.popitem(last=False)
+        return room if room is not None and room.sizes.hold(sizes) else None
+
+    def _made(self, values: Mapping[str, int]) -> Room | None:
+        try:
+            sizes = self._binder.sizes_of(values)
+            return Room(self.library.like(self._binder.artifact(sizes)), self.library.artifact, sizes)
+        except (MiniTVMError, ValueError):  # sizes that nobody asked for may be none, or too large
+            return None
+
+    @cached_property
+    def _can_share(self) -> bool:
+        """Whether nobody but kernels, on the host, looks at values between inputs and results."""
+        graph = self.library.artifact.graph
+        by_kernels = all(isinstance(step, Segment) for step in steps_of(graph))
+        plain = all(node.types[0].is_static for node in graph.nodes if node.check)
+        return by_kernels and plain and self.library.device().kind == "cpu"
