@@ -149,10 +149,17 @@ _REDUCTIONS = (
 )
 
 
-@rule("ONNX Runtime over nothing", f"{_REDUCTIONS} QGemm QLinearConv", "onnx")
+@rule("ONNX Runtime keeps the last axes of a reduction of nothing", _REDUCTIONS, "onnx")
 def _nothing(s: Seen) -> Array | float:
-    """It keeps the last axes of a reduction, and does not write a sum over no channels, or the bias alone."""
-    return np.inf if s.first.size == 0 and (s.node.op_type.startswith("Q") or min(axes_of(s), default=0) < 0) else 0.0
+    return np.inf if s.first.size == 0 and min(axes_of(s), default=0) < 0 else 0.0
+
+
+_QUANTIZED = "DynamicQuantizeMatMul MatMulInteger MatMulIntegerToFloat QGemm QLinearConv QLinearMatMul"
+
+
+@rule("ONNX Runtime does not write quantized sums of nothing", _QUANTIZED, "onnx")
+def _unwritten(s: Seen) -> Array | float:
+    return np.inf if s.first.size == 0 else 0.0
 
 
 @rule("NaN as the larger or the less of two in a scatter", "ScatterElements ScatterND")
@@ -226,6 +233,12 @@ def _sums(s: Seen) -> Array | float:
         total = total * s.first.size / max(s.y.size, 1)
     most = min(limit(s.first), 2.0**53) if "Mean" in op and whole else limit(s.first)
     return opened(total > most)
+
+
+@rule("a mean of nothing", "NegativeLogLikelihoodLoss SoftmaxCrossEntropyLoss")
+def _no_losses(s: Seen) -> Array | float:
+    """As ReduceMean's, by which ONNX defines them."""
+    return np.inf if s.first.size == 0 and s.attributes.get("reduction", b"mean") == b"mean" else 0.0
 
 
 @rule("powers that overflow or vanish", "GlobalLpPool LpPool ReduceL2")

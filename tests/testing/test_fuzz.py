@@ -136,21 +136,13 @@ def test_what_roundings_of_the_inputs_move_is_within_the_condition() -> None:
     assert not within_condition(mine, [exact, np.array([1.00001]), np.array([0.99999])], "float32").any()
 
 
-FUSED = [
-    f"com.microsoft.{name}"
-    for name in (
-        "Attention",
-        "EmbedLayerNormalization",
-        "GridSample",
-        "GroupQueryAttention",
-        "MatMulNBits",
-        "QGemm",
-        "GatherND",
-    )
-] + ["com.microsoft.RotaryEmbedding"]
+FUSED = """Attention DynamicQuantizeMatMul EmbedLayerNormalization GatherND GridSample GroupQueryAttention
+MatMulIntegerToFloat MatMulNBits QGemm RotaryEmbedding"""
+OPERATORS = [kind.__name__ for kind in REFERENCES if not kind.op_domain]
+OPERATORS += [f"com.microsoft.{name}" for name in FUSED.split()]
 
 
-@pytest.mark.parametrize("operator", [kind.__name__ for kind in REFERENCES if not kind.op_domain] + FUSED)
+@pytest.mark.parametrize("operator", OPERATORS)
 def test_references_written_anew_are_those_of_onnx_runtime(operator: str) -> None:
     pytest.importorskip("onnxruntime")
     worker, compared = Worker(peers.answer), 0
@@ -292,15 +284,32 @@ def test_of_no_rows_no_place_is_the_best_and_any_mean_is_right() -> None:
     assert found is not None and found.allows([np.zeros((1, 1, 4), "float32")])[0].all()
 
 
-def test_a_quantized_product_over_nothing_is_nothing() -> None:
+@pytest.mark.parametrize(
+    ("op", "operands", "dtype"),
+    [
+        ("QGemm", "aszbsz sz", "uint8"),
+        ("MatMulIntegerToFloat", "abss", "float32"),
+        ("DynamicQuantizeMatMul", "fbs", "float32"),
+    ],
+)
+def test_a_quantized_product_over_nothing_is_nothing(op: str, operands: str, dtype: str) -> None:
     """ONNX Runtime's is what memory held."""
     pytest.importorskip("onnxruntime")
-    codes = {"a": np.zeros((3, 0), "uint8"), "b": np.zeros((0, 5), "uint8")}
+    codes = {"a": np.zeros((3, 0), "uint8"), "b": np.zeros((0, 5), "uint8"), "f": np.zeros((3, 0), "float32")}
     held = {"s": np.float32(0.1), "z": np.uint8(7)}
-    node = helper.make_node("QGemm", ["a", "s", "z", "b", "s", "z", "", "s", "z"], ["y"], domain="com.microsoft")
-    model = Case([node], [codes], held, [Value("y", "uint8", None)], 18).model().SerializeToString()
+    node = helper.make_node(op, [name.strip() for name in operands], ["y"], domain="com.microsoft")
+    model = Case([node], [codes], held, [Value("y", dtype, None)], 18).model().SerializeToString()
     ((found,),) = peers.answer(Question("onnx", model, [codes]))
-    np.testing.assert_array_equal(found, np.full((3, 5), 7, "uint8"), strict=True)
+    np.testing.assert_array_equal(found, np.full((3, 5), 7 * (op == "QGemm"), dtype), strict=True)
+
+
+def test_the_mean_loss_of_nothing_is_any() -> None:
+    """0 in ONNX Runtime, NaN in minitvm."""
+    pytest.importorskip("onnxruntime")
+    case = Case([helper.make_node("NegativeLogLikelihoodLoss", ["x", "t"], ["y"])], [], {}, [], 13)
+    feeds = {"x": np.zeros((0, 2), "float32"), "t": np.zeros(0, "int64")}
+    found = _freedom(case.replace(feeds=[feeds], outputs=[Value("y", "float32", None)]))
+    assert found is not None and found.allows([np.float32(0)])[0].all()
 
 
 def test_a_gate_that_is_almost_closed_has_the_rounding_of_1() -> None:

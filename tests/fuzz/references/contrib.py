@@ -113,6 +113,33 @@ def quantized_gemm(
     return np.asarray(np.clip(np.rint(real / y_scale) + y_zero, info.min, info.max).astype(y_zero.dtype))
 
 
+@reference("com.microsoft.MatMulIntegerToFloat")
+def integers_to_float(
+    a: Array,
+    b: Array,
+    a_scale: Array,
+    b_scale: Array,
+    a_zero: Array | None = None,
+    b_zero: Array | None = None,
+    bias: Array | None = None,
+) -> Array:
+    left, right = (x.astype(np.int64) - (0 if zero is None else zero) for x, zero in ((a, a_zero), (b, b_zero)))
+    real = left @ right * (a_scale.astype(np.float64) * b_scale)
+    return np.asarray((real if bias is None else real + bias).astype(np.float32))
+
+
+@reference("com.microsoft.DynamicQuantizeMatMul")
+def dynamic_product(
+    a: Array, b: Array, b_scale: Array, b_zero: Array | None = None, bias: Array | None = None
+) -> Array:
+    """The first operand in 255 steps between its ends, 0 among them."""
+    low, high = a.min(initial=0), a.max(initial=0)
+    scale = np.asarray((high - low) / 255 if high > low else 1, np.float32)
+    zero = np.clip(np.rint(-low / scale), 0, 255).astype(np.uint8)
+    codes = np.clip(np.rint(a / scale) + zero, 0, 255).astype(np.uint8)
+    return integers_to_float(codes, b, scale, b_scale, zero, b_zero, bias)
+
+
 @reference("com.microsoft.GatherND")
 def gather_nd(x: Array, places: Array) -> Array:
     """ONNX Runtime's looks at no place where there is nothing to gather at each."""

@@ -3,11 +3,11 @@
 ONNX's Softmax, LogSoftmax and Hardmax before opset 13 take one axis; its BatchNormalization takes the root of a float32
 variance in float32 whatever the data are, before opset 14 that of nine tenths of it, as if it were training; its LRN
 takes as many channels as images; its LpNormalization sums without magnitudes for p = 1; its MeanVarianceNormalization
-is that of float32 alone, by a difference of squares; its SoftmaxCrossEntropyLoss overflows; its InstanceNormalization
-broadcasts the scale, its Mean not the first operand; its GroupNormalization broadcasts, too; its ReduceSumSquare has
-wider integers; its ReduceMean of no integers is the least one, its ArgMax and ArgMin refuse nothing of which there are
-no rows; its ReduceLogSumExp loses NaN beside infinity; its Gemm sums integers in double; it has no DequantizeLinear
-before opset 19, and an Erf of 8 digits.
+is that of float32 alone, by a difference of squares; its SoftmaxCrossEntropyLoss overflows, its
+NegativeLogLikelihoodLoss fails over nothing; its InstanceNormalization broadcasts the scale, its Mean not the first
+operand; its GroupNormalization broadcasts, too; its ReduceSumSquare has wider integers; its ReduceMean of no integers
+is the least one, its ArgMax and ArgMin refuse nothing of which there are no rows; its ReduceLogSumExp loses NaN beside
+infinity; its Gemm sums integers in double; it has no DequantizeLinear before opset 19, and an Erf of 8 digits.
 """
 
 import math
@@ -18,9 +18,6 @@ import numpy as np
 from onnx.reference.ops._quant_utils import reshape_input
 from onnx.reference.ops.op_attention import Attention as _Attention
 from onnx.reference.ops.op_layer_normalization import LayerNormalization as _LayerNormalization
-from onnx.reference.ops.op_negative_log_likelihood_loss import (
-    _compute_negative_log_likelihood_loss as negative_log_likelihood,
-)
 
 from tests.fuzz.case import dtype_of
 from tests.fuzz.references.images import average_pool
@@ -76,6 +73,25 @@ def _log_softmax(x: Array) -> Array:
     return np.asarray(shifted - np.log(np.exp(shifted).sum(1, keepdims=True)))
 
 
+@reference("NegativeLogLikelihoodLoss")
+def negative_log_likelihood(
+    x: Array,
+    labels: Array,
+    weights: Array | None = None,
+    *,
+    reduction: bytes = b"mean",
+    ignore_index: int | None = None,
+) -> Array:
+    """x: (n, classes, ...), labels: (n, ...).  The mean is that of the weights, of which ignored labels have none."""
+    counts = np.ones(labels.shape, bool) if ignore_index is None else labels != ignore_index
+    places = np.where(counts, labels, 0)
+    each = counts * (np.ones((), single(x).dtype) if weights is None else single(weights)[places])
+    losses = -np.take_along_axis(single(x), np.expand_dims(places, 1), 1)[:, 0] * each
+    if reduction != b"none":
+        losses = losses.sum() / (each.sum() if reduction == b"mean" else 1)
+    return np.asarray(losses, x.dtype)
+
+
 @reference("SoftmaxCrossEntropyLoss")
 def loss(
     x: Array,
@@ -87,8 +103,8 @@ def loss(
 ) -> tuple[Array, Array]:
     flat = np.moveaxis(x, 1, -1)
     logs = np.moveaxis(_log_softmax(flat.reshape(-1, x.shape[1])).reshape(flat.shape), -1, 1).astype(x.dtype)
-    (found,) = negative_log_likelihood(logs, labels, weights, reduction.decode(), ignore_index)  # type: ignore[no-untyped-call]
-    return np.asarray(found, x.dtype), logs
+    found = negative_log_likelihood(logs, labels, weights, reduction=reduction, ignore_index=ignore_index)
+    return found, logs
 
 
 _flat("Softmax", _softmax)
