@@ -20,6 +20,7 @@ are channels; an image of 1 or 3 channels is read as it comes.  ``nn.dense`` wit
 Weights move once, at compile time: FoldConstant runs after this pass.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -435,8 +436,8 @@ def _multiply_adds(call: Call) -> int:
     """Those that another layout can share loads of: none of a depthwise convolution."""
     weight, result = (as_tensor(closed(node.type, 1)) for node in (call.args[1], call))
     assert isinstance(call.op, Conv2d)
-    units = weight.static_shape[0]
-    return 0 if call.op.groups == units else result.size * (weight.size // units)
+    units, *taps = weight.static_shape
+    return 0 if call.op.groups == units else result.size * math.prod(taps)
 
 
 class AlterOpLayout(FunctionPass, opt_level=3, bound=SAME_PRODUCTS):

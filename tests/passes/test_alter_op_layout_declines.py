@@ -47,6 +47,12 @@ def test_what_no_layout_is_faster_for(
     assert stayed(log) == [f"{layer}: {reason}"]
 
 
+@pytest.mark.parametrize(("channels", "filters"), [(8, 0), (0, 8)])
+def test_a_convolution_of_nothing_is_weighed_like_others(channels: int, filters: int) -> None:
+    text = f'def @main(%x: Tensor[(1, {channels}, 6, 6), float32]) {{ nn.conv2d(%x, meta["w"]) }}'
+    check_unchanged(WEIGHING, text, constants={"w": np.ones((filters, channels, 3, 3), np.float32)})
+
+
 def test_bytes_in_groups_or_by_weights_that_are_computed_keep_their_layout() -> None:
     text = 'def @main(%x: Tensor[(1, 8, 6, 6), uint8], {}) {{ nn.conv2d(%x, {}, out_dtype="int32") }}'
     for module in (
