@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,19 +31,14 @@ class Sizes:
     """What a symbolic artefact is for some values of its symbols."""
 
     values: Mapping[str, int]
-    types: Mapping[Leaf, TensorType]
-    """Of its values, by those with symbols."""
-    workspaces: tuple[int, ...]
-    """Bytes, of what kernels ask for."""
-
-    def at(self, type_: Leaf) -> Leaf:
-        return self.types.get(type_, type_)
+    types: Sequence[TensorType]
+    """Of its values, in the order of :attr:`Binder.open_types`."""
+    nbytes: Sequence[int]
+    """Of these types, then of what kernels ask for as workspaces."""
 
     def hold(self, other: Sizes) -> bool:
         """Whether memory for these is enough for others of the same artefact."""
-        pairs = zip(self.types.values(), other.types.values(), strict=True)
-        enough = all(mine.nbytes >= theirs.nbytes for mine, theirs in pairs)
-        return enough and all(map(operator.ge, self.workspaces, other.workspaces))
+        return all(map(operator.ge, self.nbytes, other.nbytes))
 
 
 class Binder:
@@ -87,12 +82,18 @@ class Binder:
     def sizes_of(self, values: Mapping[str, int]) -> Sizes:
         """For values of its symbols, of which nothing is taken for granted; ``ValueError`` where a dimension is no
         number."""
-        return Sizes(values, self._types.at(values), tuple([number(nbytes, values) for nbytes in self._asked]))
+        types = self._types.at(values)
+        return Sizes(values, types, [t.nbytes for t in types] + [number(nbytes, values) for nbytes in self._asked])
+
+    @property
+    def open_types(self) -> Mapping[Leaf, int]:
+        """The artefact's types with symbols, each with its place among :attr:`Sizes.types`."""
+        return self._types.numbers
 
     def artifact(self, sizes: Sizes) -> Artifact:
         """For these sizes."""
         artifact, values = self._artifact, sizes.values
-        graph = self._types.graph(sizes)
+        graph = self._types.graph(sizes.types)
         metadata = {symbol: _metadata(facts, values) for symbol, facts in artifact.metadata.items()}
         needs = {i: metadata[artifact.graph.nodes[i].func] for i in self._with_workspace}
         workspaces = {i: n["workspace"] + n["workspace_per_thread"] * artifact.threads for i, n in needs.items()}
@@ -124,21 +125,20 @@ class _Types:
         for type_ in artifact.graph.entry_types:
             if isinstance(type_, TensorType) and not type_.is_static:
                 self._open[type_] = tuple(self._dims.setdefault(d, len(self._dims)) for d in type_.shape)
-        self._numbers = {type_: place for place, type_ in enumerate(self._open)}
+        self.numbers = {type_: place for place, type_ in enumerate(self._open)}
         self._nodes = [
-            (i, tuple([self._numbers.get(t, t) for t in node.types]))
+            (i, tuple([self.numbers.get(t, t) for t in node.types]))
             for i, node in enumerate(artifact.graph.nodes)
             if any(t in self._open for t in node.types)
         ]
         self._results = {own for _, own in self._nodes}
 
-    def at(self, values: Mapping[str, int]) -> dict[Leaf, TensorType]:
-        """By type with symbols, that for numbers; ``ValueError`` where a dimension is none."""
+    def at(self, values: Mapping[str, int]) -> list[TensorType]:
+        """Those with symbols for numbers; ``ValueError`` where a dimension is none."""
         dims = [number(dim, values) for dim in self._dims]
-        return {type_: TensorType(tuple([dims[i] for i in shape]), type_.dtype) for type_, shape in self._open.items()}
+        return [TensorType(tuple([dims[i] for i in shape]), type_.dtype) for type_, shape in self._open.items()]
 
-    def graph(self, sizes: Sizes) -> Graph:
-        types = list(sizes.types.values())
+    def graph(self, types: Sequence[TensorType]) -> Graph:
         made = {own: tuple([types[t] if isinstance(t, int) else t for t in own]) for own in self._results}
         nodes = list(self._graph.nodes)
         for i, own in self._nodes:

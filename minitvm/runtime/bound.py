@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -46,7 +46,8 @@ class Bound:
     @property
     def inputs(self) -> dict[str, Leaf]:
         """The types of what a run is given, by name."""
-        return {name: self.sizes.at(type_) for name, type_ in self._rooms.library.artifact.inputs.items()}
+        known = {name: self._rooms.open_types.get(t, t) for name, t in self._rooms.library.artifact.inputs.items()}
+        return {name: self.sizes.types[t] if isinstance(t, int) else t for name, t in known.items()}
 
     @property
     def host_calls(self) -> list[HostCall]:
@@ -70,9 +71,10 @@ class Bound:
 class OpenCall(DirectCall):
     """Runs of an instance at any sizes for which its memory is enough."""
 
-    def __init__(self, instance: Instance, opened: Artifact) -> None:
+    def __init__(self, instance: Instance, opened: Artifact, open_types: Mapping[Leaf, int]) -> None:
         super().__init__(instance)
-        self._open = [opened.graph.type_of(head) for head in opened.graph.heads]
+        heads = enumerate(map(opened.graph.type_of, opened.graph.heads))
+        self._open = [(position, open_types[type_]) for position, type_ in heads if type_ in open_types]
         self._numbers = []
         for name, symbols in opened.sizes.items():
             numbers = instance.memory.empty((len(symbols),), "int64")
@@ -85,7 +87,8 @@ class OpenCall(DirectCall):
     def run_at(self, sizes: Sizes, feeds: Mapping[str, Any], how: How) -> list[Any]:
         for numbers, symbols in self._numbers:
             numbers[...] = [sizes.values[symbol] for symbol in symbols]
-        self._types = list(map(sizes.at, self._open))
+        for position, place in self._open:
+            self._types[position] = sizes.types[place]
         return self.run(feeds, how)
 
 
@@ -94,15 +97,15 @@ class Room:
     """Memory planned for some sizes."""
 
     library: Library
-    opened: Artifact
     sizes: Sizes
+    _make: Callable[[Library], OpenCall]
     _idle: list[OpenCall] = field(default_factory=list)
 
     def call(self, sizes: Sizes, feeds: Mapping[str, Any], how: How) -> list[Any]:
         try:
             call = self._idle.pop()
         except IndexError:
-            call = OpenCall(self.library["default"](None, self.library.threads), self.opened)
+            call = self._make(self.library)
         try:
             return call.run_at(sizes, feeds, how)
         finally:
@@ -113,7 +116,7 @@ class Rooms:
     """Of a library for all shapes."""
 
     def __init__(self, library: Library, binder: Binder) -> None:
-        self.library, self._binder = library, binder
+        self.library, self._binder, self.open_types = library, binder, binder.open_types
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[int, ...], Room | None] = OrderedDict()
 
@@ -136,9 +139,12 @@ class Rooms:
     def _made(self, values: Mapping[str, int]) -> Room | None:
         try:
             sizes = self._binder.sizes_of(values)
-            return Room(self.library.like(self._binder.artifact(sizes)), self.library.artifact, sizes)
+            return Room(self.library.like(self._binder.artifact(sizes)), sizes, self._call)
         except (MiniTVMError, ValueError):  # sizes that nobody asked for may be none, or too large
             return None
+
+    def _call(self, planned: Library) -> OpenCall:
+        return OpenCall(planned["default"](None, planned.threads), self.library.artifact, self.open_types)
 
     @cached_property
     def _can_share(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -38,10 +39,10 @@ class Recycled:
         self._kept: list[tuple[np.ndarray, int]] = []
         """Each with how often its memory is referred to where we alone have it."""
 
-    def array(self, type_: Leaf) -> np.ndarray:
+    def array(self, shape: Sequence[int], kind: np.dtype[Any]) -> np.ndarray:
         """Memory for a new run, as an array of its own."""
-        memory = self._free()
-        found: np.ndarray = memory[: type_.nbytes].view(type_.dtype).reshape(type_.static_shape)
+        nbytes = math.prod(shape) * kind.itemsize
+        found: np.ndarray = self._free()[:nbytes].view(kind).reshape(shape)
         return found
 
     def _free(self) -> np.ndarray:
@@ -91,11 +92,14 @@ class DirectCall:
             if direct and name not in instance.params and self._is_bound(entry)
         }
         self._passed_on = {instance.input_entry[name]: name for name in self._inputs}
-        self._results = {
-            owner: Recycled(self._types[self._owners.index(owner)].nbytes)
-            for owner in dict.fromkeys(self._owners)
+        firsts = {owner: position for position, owner in reversed(list(enumerate(self._owners)))}
+        self._made_as = {
+            owner: (position, np.dtype(self._types[position].dtype))
+            for owner, position in firsts.items()
             if direct and self._is_bound(owner) and instance.plan.offsets[owner] >= 0
         }
+        """By owner, the first position that has its memory."""
+        self._results = {owner: Recycled(self._types[at].nbytes) for owner, (at, _) in self._made_as.items()}
         self._readers = {owner: of_owner[owner] for owner in self._results}
         self._slots = (ctypes.c_void_p * instance.graph.entries).from_address(instance.slots)
 
@@ -138,7 +142,7 @@ class DirectCall:
         for position, array in into.items():
             owner = self._owners[position]
             apart = sum(np.may_share_memory(array, other) for other in others if isinstance(other, np.ndarray)) == 1
-            if owner in self._results and self._owners.index(owner) == position and apart and is_writable(array):
+            if owner in self._results and self._made_as[owner][0] == position and apart and is_writable(array):
                 self._point(self._readers[owner], address_of(array))
                 found[owner] = array
         return found
@@ -156,7 +160,8 @@ class DirectCall:
         return None
 
     def _made(self, owner: int) -> np.ndarray:
-        array = self._results[owner].array(self._types[self._owners.index(owner)])
+        position, kind = self._made_as[owner]
+        array = self._results[owner].array(self._types[position].static_shape, kind)
         self._point(self._readers[owner], address_of(array))
         return array
 
@@ -173,7 +178,7 @@ class DirectCall:
             return native(fed).reshape(type_.static_shape)
         if owner not in made:
             return copied(self._read[position](self.instance.held(self._heads[position])))
-        if self._owners.index(owner) == position:
+        if self._made_as[owner][0] == position:
             return made[owner]
         return np.array(made[owner].reshape(type_.static_shape))
 

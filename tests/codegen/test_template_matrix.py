@@ -62,7 +62,7 @@ from minitvm.target import MachineModel
 MACHINES = {"SSE": (16, 16), "AVX2": (32, 16), "AVX-512": (64, 32), "NEON": (16, 32)}
 THREADS = (1, 2, 3, 16, 64)
 DTYPES = ("float32", "float16", "float64")
-MOST_STATEMENTS = 600
+MOST_STATEMENTS = 700
 """Tiles are written out once for each size, at edges once for each tap, and squares of registers by their steps."""
 INTERPRETED = 40_000
 """Operations, of the samples that run in the interpreter."""

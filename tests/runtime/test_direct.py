@@ -8,7 +8,6 @@ import pytest
 from onnx import TensorProto, helper
 
 import minitvm
-from minitvm.ir.types import TensorType
 from minitvm.runtime.direct import WORTH_BINDING, Recycled, address_of
 
 LARGE = (WORTH_BINDING // 4 // 64 + 3, 64)
@@ -116,25 +115,23 @@ def test_addresses_are_those_that_numpy_names() -> None:
 
 
 def test_memory_is_used_again_where_nobody_holds_any_part_of_it() -> None:
-    type_ = TensorType((100, 100), "float32")
-    memory = Recycled(type_.nbytes)
-    first = memory.array(type_)
+    memory, type_ = Recycled(40_000), ((100, 100), np.dtype("float32"))
+    first = memory.array(*type_)
     part, address = first[3:], address_of(first)
     del first
-    assert address_of(memory.array(type_)) != address, "a view of a result that is in use was handed out again"
+    assert address_of(memory.array(*type_)) != address, "a view of a result that is in use was handed out again"
     part[...] = 1
-    views = [memoryview(memory.array(type_)) for _ in range(3)]
+    views = [memoryview(memory.array(*type_)) for _ in range(3)]
     known = {view.obj.ctypes.data for view in views}
     assert len(known) == 3
     del views
-    assert address_of(memory.array(type_)) in known
+    assert address_of(memory.array(*type_)) in known
 
 
 def test_the_last_runs_results_may_be_held_while_new_ones_are_made() -> None:
-    type_ = TensorType((100, 100), "float32")
-    memory, found = Recycled(type_.nbytes), None
+    memory, type_, found = Recycled(40_000), ((100, 100), np.dtype("float32")), None
     places = set()
     for _ in range(6):
-        found = memory.array(type_)
+        found = memory.array(*type_)
         places.add(address_of(found))
     assert len(places) == 2

@@ -37,7 +37,7 @@ from minitvm.codegen.templates.tile import (
     tile_choices,
 )
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Alloc, Buffer, Load, LoopExpr, Stmt, const, loop, seq
+from minitvm.ir.loop import Alloc, Buffer, If, Load, LoopExpr, Stmt, as_index, const, loop, seq
 from minitvm.target import MachineModel
 
 DOTS, IN_PLACE, IN_PIECES, PACKED = "dot products", "in place", "in pieces of the depth", "packed"
@@ -51,6 +51,7 @@ _CROWDED = 1.4  # what it costs where rows push each other out of the first-leve
 _FROM_L2_IN_PLACE = 1.05  # what it costs where they come from the second level, some begun off a cache line
 _PAGE, _PAGES = 4096, 64  # bytes of a page, and how many the processor finds at once
 _NEAR_CACHES = 4  # times the second-level cache: what is read from there or nearly as fast
+FEW_READERS = 8  # rows that make floats of weights again sooner than they read panels of them
 _FEW_ROWS = 32  # whose multiply-adds hide no wait for a right-hand side
 
 
@@ -192,6 +193,15 @@ class DensePack(Matmul):
         right = Matrix.stored(1, depth, blocks * width, lambda _, r, j: Load(weight, (j // width, r, j % width)), False)
         product = Product(Matrix.of(x), right, Matrix.of(out), self.accumulator, multiply=self.problem.product)
         return replace(product, panels=right.at)
+
+    def loops(self, choice: Choice) -> Stmt:
+        """Weights that are computed as they are read become floats once for all rows, where these are many."""
+        direct, rows = super().loops(choice), self.product.rows
+        if self.problem.as_given or self.problem.product != "fma" or (isinstance(rows, int) and rows <= FEW_READERS):
+            return direct
+        gemm = Gemm(replace(self.product, panels=None), choice.tile, self.lanes)
+        computed = seq(*(_group_by_group(gemm, group, self.machine) for group in gemm.groups))
+        return computed if isinstance(rows, int) else If(as_index(rows) > FEW_READERS, computed, direct)
 
 
 def along_lanes(product: Product) -> Product:
