@@ -31,6 +31,10 @@ def _dense(x: Expr) -> Expr:
     return call_op("nn.relu", call_op("nn.dense", x, const(W)) + const(B))
 
 
+def _cut(x: Expr, rows: object) -> Expr:
+    return call_op("strided_slice", x, begin=(0,), end=(rows,), axes=(0,))
+
+
 def _heads(x: Expr) -> Expr:
     """(n, s, 24) -> (n * 3, s, 8)."""
     apart = call_op("transpose", call_op("reshape", x, newshape=(0, 0, 3, 8)), axes=(0, 2, 1, 3))
@@ -81,6 +85,9 @@ GRAPHS: dict[str, tuple[tuple[object, ...], Make]] = {
     "reshape": (("n", "s", 24), lambda x: call_op("reshape", x, newshape=(-1, 12))),
     "concatenate": (("n", "s"), lambda x: call_op("concatenate", [x, call_op("nn.relu", x)], axis=1)),
     "slice": (("n", "s"), lambda x: call_op("strided_slice", x, begin=(0,), end=(3,), axes=(1,))),
+    "positions": (("s", 24), lambda x: call_op("nn.dense", _cut(const(weight(70, 24)), x.tensor_type.shape[0]), x)),
+    "running sum": (("n", "s", 3), lambda x: call_op("cumsum", x, axis=1)),
+    "running sum of columns": (("n", "s"), lambda x: call_op("cumsum", x, axis=0)),
     "count": (("n", "s"), lambda x: x + call_op("iota", size=x.tensor_type.shape[1], dtype="float32")),
     "attention": (("n", "s", 24), _attention),
     "convolution of pixels": (("n", 3, 9, 7), lambda x: _conv(x, weight(5, 3, 3, 3))),

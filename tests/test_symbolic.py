@@ -25,6 +25,7 @@ from symbolic_graphs import GRAPHS, RNG, Make, array
 from benchmarks import coverage
 from minitvm import InferenceSession
 from minitvm.codegen.lower import lower
+from minitvm.codegen.templates.running_sum import RunningSum
 from minitvm.driver import backend_for, build_consuming, require_symbolic
 from minitvm.errors import CompilerError, InputError
 from minitvm.ir.builder import call_op, const, var
@@ -144,11 +145,12 @@ def test_what_an_image_needs_is_in_memory_an_image_more_and_weights_once() -> No
         np.testing.assert_allclose(run_kernel(numbers, *given_)[0], evaluate(function, *given_), rtol=1e-4, atol=1e-4)
 
 
-def test_loops_made_for_numbers_are_refused_before_the_build() -> None:
+def test_loops_made_for_numbers_are_refused_before_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
     x = Var("x", TensorType((1, 3, "h", 8, 8)))
     function = Function([x], call_op("nn.conv3d", x, const(array(4, 3, 3, 3, 3))))
     with pytest.raises(CompilerError, match="windows over sizes that only a run knows are slow"):
         require_symbolic(function, backend_for("llvm", 1))
+    monkeypatch.setattr(RunningSum, "symbolic", False)
     y = Var("y", TensorType(("n", 24)))
     with pytest.raises(CompilerError, match="kernels are made for numbers only"):
         require_symbolic(Function([y], call_op("cumsum", y, axis=1)), backend_for("llvm", 1))
@@ -292,6 +294,22 @@ def test_prepared_shapes_have_kernels_of_their_own(
     assert len(compiled) > before and symbolic.libraries[-1].artifact.graph.entry_types[0].is_static
     (second,) = symbolic.run(None, {"ids": ids})
     np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_broadcast_is_decided_as_the_first_run_has_it() -> None:
+    """A row that stands for all, inputs of one row, as many rows as there are columns: of each a library."""
+    text = """<ir_version: 8, opset_import: ["": 17]> g (float[n, 8] x, float[m, 8] y) => (float[k, 8] z) {
+        start = Constant <value = int64[1] {-1}> ()
+        end = Constant <value = int64[1] {9223372036854775807}> ()
+        axis = Constant <value = int64[1] {0}> ()
+        last = Slice (x, start, end, axis)
+        both = Add (x, last)
+        z = Mul (both, y) }"""
+    session = InferenceSession(onnx.parser.parse_model(text), num_threads=1)
+    for n, m, count in ((4, 1, 1), (9, 1, 1), (3, 3, 2), (7, 7, 2), (1, 5, 3), (1, 2, 3)):
+        x, y = array(n, 8), array(m, 8)
+        np.testing.assert_allclose(session.run(None, {"x": x, "y": y})[0], (x + x[-1:]) * y, rtol=1e-6)
+        assert len(session.libraries) == count
 
 
 def wait_for(session: InferenceSession) -> None:

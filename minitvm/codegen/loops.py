@@ -282,13 +282,18 @@ def in_vectors(extent: int, width: int, body: Callable[[LoopExpr, int], Stmt]) -
 
 
 def in_strips(
-    rows: int, extent: int, width: int, body: Callable[[LoopExpr, LoopExpr, int], Stmt], kind: LoopKind
+    rows: Dim, extent: Dim, width: int, body: Callable[[LoopExpr, LoopExpr, int], Stmt], kind: LoopKind
 ) -> Stmt:
-    """``body(row, start, width)`` for strips of ``width`` of all rows, then for what is left over of each row."""
-    whole, rest = divmod(extent, width)
-    many = loop(rows * whole, lambda p: body(p // whole, p % whole * width, width), kind, name="strip")
-    last = loop(rows, lambda row: body(row, Const(whole * width), rest), kind, name="row") if rest else None
-    return seq(many if whole else None, last)
+    """``body(row, start, width)`` for strips of ``width`` of all rows, then for what is left over of each row: at once,
+    or one by one where only a run knows how much that is."""
+    whole = extent // width
+    rest, strips = extent - whole * width, as_index(whole)
+    many = loop(rows * whole, lambda p: body(p // strips, p % strips * width, width), kind, name="strip")
+    if not isinstance(rest, int):
+        ones = as_index(rest)
+        return seq(many, loop(rows * rest, lambda p: body(p // ones, strips * width + p % ones, 1), kind, name="row"))
+    last = loop(rows, lambda row: body(row, strips * width, rest), kind, name="row") if rest else None
+    return seq(many if whole != 0 else None, last)
 
 
 def in_parallel(

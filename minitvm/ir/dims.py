@@ -238,29 +238,43 @@ def divide(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return a // b
     if not isinstance(b, int):
-        exact = _divided(_terms(a), *b.terms[0]) if len(b.terms) == 1 else 1 if a == b else None
+        exact = _exact_quotient(a, b)
         return _applied("//", a, b) if exact is None else exact
     whole = _collect(tuple((m, factor // b) for m, factor in _terms(a)))
     rest = a - whole * b
     if not isinstance(rest, SymbolicDim):
         return whole + rest // b
+    inner = next((m[0] for m, factor in rest.terms if factor == 1 and _is_quotient(m)), None)
+    if inner is not None and b > 0:  # (x // n + y) // b
+        return whole + divide(inner.of[0] + (rest - SymbolicDim((((inner,), 1),))) * inner.of[1], inner.of[1] * b)
     common = math.gcd(b, *(factor for m, factor in rest.terms if m))
     return whole + _applied("//", _collect(tuple((m, factor // common) for m, factor in rest.terms)), b // common)
 
 
-def _divided(terms: tuple[tuple[Monomial, int], ...], by: Monomial, factor: int) -> Dim | None:
-    """The quotient where each term is a multiple of the divisor."""
-    found = []
-    for monomial, own in terms:
-        left = list(monomial)
-        for atom in by:
-            if atom not in left:
-                return None
-            left.remove(atom)
-        if own % factor:
+def _is_quotient(monomial: Monomial) -> bool:
+    """Whether it is a quotient by a number alone."""
+    return len(monomial) == 1 and monomial[0].kind == "//" and isinstance(monomial[0].of[1], int)
+
+
+def _exact_quotient(a: Dim, b: SymbolicDim) -> Dim | None:
+    """a / b where nothing is left: by long division of polynomials."""
+    found: Dim = 0
+    while a != 0:
+        lead = _divided(*_terms(a)[0], *b.terms[0])
+        if lead is None or is_anonymous(a):
             return None
-        found.append((tuple(left), own // factor))
-    return _collect(tuple(found))
+        found, a = found + lead, a - lead * b
+    return found
+
+
+def _divided(monomial: Monomial, factor: int, by: Monomial, divisor: int) -> Dim | None:
+    """A term over another; ``None`` where it is no multiple of it."""
+    left = list(monomial)
+    for atom in by:
+        if atom not in left:
+            return None
+        left.remove(atom)
+    return None if factor % divisor else _collect(((tuple(left), factor // divisor),))
 
 
 def _applied(function: str, a: Dim, b: Dim) -> Dim:
@@ -382,7 +396,7 @@ def is_less(a: Dim, b: Dim) -> bool:
         return True
     if always_less(b, a + 1):
         return False
-    return _sampled("<", a, b, lambda: Fact("<", b, a + 1))
+    return _sampled(Fact("<", a, b), Fact("<", b, a + 1))
 
 
 def is_equal(a: Dim, b: Dim) -> bool:
@@ -391,49 +405,62 @@ def is_equal(a: Dim, b: Dim) -> bool:
         return True
     if always_less(a, b) or always_less(b, a):
         return False
-    return _sampled("==", a, b, lambda: Fact("!=", a, b))
+    return _sampled(Fact("==", a, b), Fact("!=", a, b))
 
 
-def _sampled(relation: str, a: Dim, b: Dim, otherwise: Callable[[], Fact]) -> bool:
+def _sampled(fact: Fact, other: Fact) -> bool:
+    """Which of two facts holds: what was decided before stays so."""
     found = _assumed.get()
-    if found is None or found.sample is None or not found.deciding:
-        raise undecided(a, b)
-    fact = Fact(relation, a, b)
+    if found is None or found.sample is None:
+        raise undecided(fact.a, fact.b)
+    if fact in found.facts or other in found.facts:
+        return fact in found.facts
+    if not found.deciding:
+        raise undecided(fact.a, fact.b)
     try:
         answer = fact.holds(found.sample)
     except ValueError:
-        raise undecided(a, b) from None
-    found.facts.add(fact if answer else otherwise())
+        raise undecided(fact.a, fact.b) from None
+    found.facts.add(fact if answer else other)
     return answer
 
 
 def differ(a: Dim, b: Dim) -> bool:
     """Whether two dimensions are never equal, as far as that is seen; who asks counts on it where it is not."""
-    if always_less(a, b) or always_less(b, a):
-        return True
-    _count_on(a, b)
-    return False
+    return always_less(a, b) or always_less(b, a) or not _count_on(a, b)
 
 
-def _count_on(a: Dim, b: Dim) -> None:
+def _count_on(a: Dim, b: Dim) -> bool:
+    """Counts on that they are equal, unless the sample has it otherwise: then on that they are not."""
     found = _assumed.get()
-    if found is not None and a != b:
-        found.facts.add(Fact("==", a, b))
+    if found is None or a == b:
+        return True
+    fact = Fact("==", a, b)
+    try:
+        holds = found.sample is None or fact.holds(found.sample)
+    except ValueError:
+        holds = True
+    found.facts.add(fact if holds else Fact("!=", a, b))
+    return holds
 
 
 def falls_short(a: Dim, b: Dim) -> bool:
     """Whether a < b whatever the symbols stand for; who asks counts on a >= b where that is not seen."""
-    if not is_anonymous(a) and not is_anonymous(b):  # who has those is a host call, which looks itself
-        _count_on(smaller(a, b), b)
-    return always_less(a, b)
+    if always_less(a, b):
+        return True
+    if is_anonymous(a) or is_anonymous(b):  # who has those is a host call, which looks itself
+        return False
+    return not _count_on(smaller(a, b), b)
 
 
 def lacks(extent: Dim, wanted: Dim) -> bool:
     """Whether there is nothing where ``wanted`` elements are read, one at least; who asks counts on that there is
     something where that is not seen.  Kernels read where they are told to, and of nothing that is others' memory."""
-    if not is_anonymous(extent) and not is_anonymous(wanted):
-        _count_on(smaller(extent, 1), smaller(larger(extent, wanted), 1))
-    return extent == 0 and always_less(0, wanted)
+    if extent == 0 and always_less(0, wanted):
+        return True
+    if is_anonymous(extent) or is_anonymous(wanted):
+        return False
+    return not _count_on(smaller(extent, 1), smaller(larger(extent, wanted), 1))
 
 
 def smaller(a: Dim, b: Dim) -> Dim:
@@ -461,9 +488,10 @@ def ceil_divide(a: Dim, b: int) -> Dim:
 
 def truncating_divide(a: Dim, b: int) -> Dim:
     """a / b rounded towards zero; b is positive."""
-    if always_less(-1, a):
-        return a // b
-    return -(-a // b) if isinstance(a, int) else _applied("truncdiv", a, b)
+    try:
+        return -(-a // b) if is_less(a, 0) else a // b
+    except Undecided:
+        return _applied("truncdiv", a, b)
 
 
 def broadcast_dims(a: Dim, b: Dim) -> Dim:
@@ -475,7 +503,8 @@ def broadcast_dims(a: Dim, b: Dim) -> Dim:
     sizes = [d for d in (a, b) if isinstance(d, int)]
     if len(sizes) > 1:
         raise ValueError(f"{a} and {b}")
-    _count_on(a, b)
+    if not _count_on(a, b):
+        raise undecided(a, b)
     if sizes or not are_counted_on():
         return sizes[0] if sizes else _applied("broadcast", a, b)
     return min(a, b, key=lambda dim: len(str(dim)))
@@ -486,6 +515,27 @@ def common_shape(*shapes: tuple[Dim, ...]) -> tuple[Any, ...]:
     rank = max(map(len, shapes), default=0)
     aligned = ((1,) * (rank - len(shape)) + shape for shape in shapes)
     return tuple(reduce(broadcast_dims, dims) for dims in zip(*aligned, strict=True))
+
+
+def with_ones(*shapes: tuple[Dim, ...]) -> list[tuple[Dim, ...]]:
+    """Shapes that are to be broadcast, with 1 for each dimension that is 1 in the sample where another one is not."""
+    found = _assumed.get()
+    if found is None or found.sample is None or len({*shapes}) == 1:
+        return list(shapes)
+    rank = max(map(len, shapes), default=0)
+    columns = list(zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True))
+    decided = [[_as_one(dim, column) for dim in column] for column in columns]
+    return [tuple(column[i] for column in decided[rank - len(shape) :]) for i, shape in enumerate(shapes)]
+
+
+def _as_one(dim: Dim, column: tuple[Dim, ...]) -> Dim:
+    if isinstance(dim, int) or all(other in (1, dim) for other in column) or sampled(dim) != 1:
+        return dim
+    is_alone = any(other != 1 and sampled(other) != 1 for other in column)
+    try:
+        return 1 if is_alone and is_equal(dim, 1) else dim
+    except Undecided:
+        return dim
 
 
 def product(dims: Any) -> Dim:

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minitvm.driver.kernels import Progress
-from minitvm.errors import InputError, LibraryError, MiniTVMError, UnknownValueError, listing
+from minitvm.errors import InputError, LibraryError, MiniTVMError, TypeInferenceError, UnknownValueError, listing
 from minitvm.frontend import ModelDescription, ValueDescription, keep_files
 from minitvm.ir.decision import Decision
 from minitvm.ir.types import STRING, MapType, SequenceType, TensorType, as_shape, is_numeric
@@ -280,7 +280,13 @@ class Compiling:
     def _made(self, shapes: Shapes, values: Arrays) -> Specialised:
         """Of the symbolic library where there is one and it fits, else compiled."""
         library = None if values else self._symbolic.bound(shapes)
-        return self._compile(shapes, values) if library is None else Specialised(library, frozenset(), True)
+        if library is not None:
+            return Specialised(library, frozenset(), True)
+        try:
+            return self._compile(shapes, values)
+        except TypeInferenceError:
+            self._symbolic.forget_refusal()
+            raise
 
     def _compiled_symbolic(self, shapes: Shapes) -> Library | Decision:
         """For all shapes for which sizes decide as these do, or why not."""

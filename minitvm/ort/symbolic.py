@@ -51,6 +51,11 @@ class SymbolicLibraries:
             self._next(shapes)
         return self._jobs[0].result()
 
+    def forget_refusal(self) -> None:
+        """What was refused for sizes for which the model is wrong says nothing of others."""
+        with self._lock:
+            self._jobs = [job for job in self._jobs if not job.done() or isinstance(job.result(), Library)]
+
     def _next(self, shapes: Shapes) -> tuple[Future[Library | Decision] | None, bool]:
         """One more, made here unless somebody else has begun one meanwhile; ``None`` where there are enough."""
         with self._lock:

@@ -115,7 +115,8 @@ def _cut(expr: Expr) -> tuple[int, ...] | None:
     if not isinstance(expr, Call) or not isinstance(expr.op, Op) or len(expr.args) != 1:
         return None
     (data,) = expr.args
-    base, starts = _cut(data), expr.op.starts(data.type) if data.type.is_static else None
+    is_known = data.type.is_static and expr.type.is_static
+    base, starts = _cut(data), expr.op.starts(data.type) if is_known else None
     return None if base is None or starts is None else tuple(base[0] + start for start in starts)
 
 

@@ -19,19 +19,25 @@ from minitvm.ir import builder as b
 from minitvm.ir.builder import nn
 from minitvm.ir.dims import (
     Dim,
+    Fact,
     SymbolicDim,
+    Undecided,
     always_less,
     anonymous,
+    assumptions,
     broadcast_dims,
+    deciding,
     differ,
     divide,
     is_anonymous,
+    is_less,
     larger,
     least,
     replace,
     smaller,
     symbol,
     truncating_divide,
+    with_ones,
 )
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.parser import parse_module
@@ -53,6 +59,8 @@ def test_dimensions_are_equal_when_they_are_the_same_whatever_the_symbols_are() 
     assert N - N == 0 and N * 0 == 0 and (2 * N + 6) // 2 == N + 3
     assert (6 * N) // 4 == N + N // 2
     assert (N * M * 64) // M == 64 * N
+    assert N // 5 // 2 == N // 10 and (N // 5 + M + 1) // 2 == (N + 5 * M + 5) // 10
+    assert (4 * N * M - 4 * M) // (N - 1) == 4 * M and (N * N - 1) // (N + 1) == N - 1
     assert hash(N + 1) == hash(1 + N)
 
 
@@ -95,6 +103,28 @@ def test_what_cannot_be_decided_is_neither_true_nor_false() -> None:
     assert always_less(N, N + 1) and not always_less(N, 4) and not always_less(4, N)
     assert differ(N, N + 2) and differ(-1, N) and not differ(N, M)
     assert smaller(N, N + 1) == N and larger(N, 0) == N and larger(N, M) == larger(M, N)
+
+
+def test_what_was_decided_once_stays_decided() -> None:
+    with assumptions({"n": 7}) as facts:
+        with pytest.raises(Undecided):
+            is_less(N - 3, 0)
+        with deciding():
+            assert truncating_divide(N - 3, 2) == (N - 3) // 2
+        assert truncating_divide(N - 3, 2) == (N - 3) // 2 and not is_less(N - 3, 0)
+    assert facts == {Fact("<", 0, N - 2)}
+    assert str(truncating_divide(N - 3, 2)) == "truncdiv(n - 3, 2)"
+
+
+def test_nothing_is_counted_on_that_the_sample_contradicts() -> None:
+    with assumptions({"n": 3, "m": 1}) as facts:
+        assert differ(N, 4) and not differ(N, 3)
+        with pytest.raises(Undecided):
+            broadcast_dims(N, M)
+        with deciding():
+            assert with_ones((N, M), (N,), (2, M, N)) == [(N, 1), (N,), (2, 1, N)]
+    assert {Fact("!=", N, 4), Fact("==", N, 3), Fact("==", M, 1)} <= facts
+    assert with_ones((M, 3), (3, 3)) == [(M, 3), (3, 3)]
 
 
 LEAVES: Any = st.integers(-3, 5) | st.sampled_from([N, M, symbol("k")])

@@ -14,7 +14,7 @@ from minitvm.codegen.loops import in_lanes, in_strips, in_vectors, unflatten, wi
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.tile import ITEMS_PER_THREAD
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import Dim
+from minitvm.ir.dims import Dim, product
 from minitvm.ir.dtypes import is_float
 from minitvm.ir.loop import Alloc, Buffer, LoopExpr, LoopKind, Stmt, Store, as_index, loop, seq
 from minitvm.ir.op import identity_of
@@ -30,13 +30,14 @@ class RunningSum(Template):
     """Or product.  Any dtype, shape and axis: what lies behind the axis in lanes, what lies before it in parallel."""
 
     op: Running
+    symbolic = True
 
     def refusal(self) -> Declined | None:
         return None
 
     def choices(self) -> Sequence[Choice]:
         """How many sums are written out side by side."""
-        steps = math.prod(self.problem.output.shape) / self.lanes
+        steps = math.prod(d for d in self.problem.output.shape if isinstance(d, int)) / self.lanes
         return [Choice("columns in lanes", Tile(1, v), steps * (1 + 1 / v)) for v in range(1, _VECTORS + 1)]
 
     @property
@@ -45,13 +46,15 @@ class RunningSum(Template):
 
     def loops(self, choice: Choice) -> Stmt:
         shape, lanes = self.problem.output.shape, choice.tile.blocks * self.lanes
-        rows, columns = math.prod(shape[: self.axis]), math.prod(shape[self.axis + 1 :])
+        rows, columns = product(shape[: self.axis]), product(shape[self.axis + 1 :])
         width = self._width(rows, columns, lanes)
         return in_strips(rows, columns, width, partial(self._sums, lanes), LoopKind.PARALLEL)
 
-    def _width(self, rows: int, columns: int, lanes: int) -> int:
+    def _width(self, rows: Dim, columns: Dim, lanes: int) -> int:
         """Most columns at a time: a run of memory as long as the second-level cache has room for its sums, as few
-        as give every thread its pieces."""
+        as give every thread its pieces; vectors where only a run knows how many there are."""
+        if not isinstance(rows, int) or not isinstance(columns, int):
+            return min(columns, lanes) if isinstance(columns, int) else lanes
         threads, size = self.machine.threads, np.dtype(self.accumulator).itemsize
         pieces = ITEMS_PER_THREAD * threads if threads > 1 else 1
         most = min(self.machine.l2_bytes // 4 // size, rows * columns // pieces)

@@ -5,10 +5,10 @@ import math
 import numpy as np
 
 from minitvm.frontend.onnx.nn import summed_in
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar, with_shapes
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.tensor import known_product, reshaped
-from minitvm.ir.dims import common_shape
+from minitvm.ir.dims import common_shape, with_ones
 from minitvm.ir.expr import Expr
 from minitvm.ir.types import shape_text
 
@@ -51,6 +51,8 @@ def _unflattened(x: Expr, shape: tuple[int | None, ...]) -> Expr:
 
 def _batched(node: OnnxNode, a: Expr, b: Expr, out_dtype: str) -> Expr:
     """(..., m, k) by (..., k, n); batches are broadcast, one that is 1 throughout is left to the operator."""
+    alone = with_ones(*(x.tensor_type.shape[:-2] for x in (a, b)))
+    a, b = with_shapes((a, b), [(*own, *x.tensor_type.shape[-2:]) for own, x in zip(alone, (a, b), strict=True)])
     batch = _broadcast(dims(a)[:-2], dims(b)[:-2])
     flat = [_flat_batch(node, x, batch) for x in (a, b)]
     product = emit("nn.batch_matmul", *flat, transpose_b=False, out_dtype=out_dtype)

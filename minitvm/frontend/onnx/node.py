@@ -14,9 +14,11 @@ from minitvm.frontend.onnx.shape_values import shape_value
 from minitvm.frontend.onnx.types import dtype_name
 from minitvm.ir.budget import COST, current, metered
 from minitvm.ir.builder import call_op
-from minitvm.ir.dims import SymbolicDim, are_counted_on
+from minitvm.ir.dims import SymbolicDim, are_counted_on, with_ones
 from minitvm.ir.evaluate import evaluate, folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Var
+from minitvm.ir.op import OPS, Op
+from minitvm.ir.ops.elemwise import Elementwise
 from minitvm.ir.types import TupleType, UnknownSize, is_numeric, tensor_fields
 from minitvm.ir.visitor import post_order, simplify_projection
 
@@ -256,7 +258,16 @@ def emit(name: str, *args: Any, **attributes: Any) -> Expr:
 
     Numbers among the arguments are of the dtype of the last tensor: ``emit("where", is_zero, 1.0, x)``.
     """
-    return fold(call_op(name, *_tensors(args), **attributes))
+    tensors = _tensors(args)
+    if len(tensors) > 1 and issubclass(OPS.get(name, Op), Elementwise):
+        tensors = with_shapes(tensors, with_ones(*(x.tensor_type.shape for x in tensors)))
+    return fold(call_op(name, *tensors, **attributes))
+
+
+def with_shapes(tensors: Sequence[Expr], shapes: Sequence[tuple[Any, ...]]) -> list[Expr]:
+    """The tensors in these shapes, of as many elements."""
+    pairs = zip(tensors, shapes, strict=True)
+    return [x if x.tensor_type.shape == shape else call_op("reshape", x, newshape=shape) for x, shape in pairs]
 
 
 def _tensors(args: Sequence[Any]) -> list[Any]:

@@ -7,9 +7,20 @@ import numpy as np
 
 from minitvm.frontend.onnx.files import Files
 from minitvm.frontend.onnx.model import dense_array
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, emit_many, normalize_axis, onnx_dtype, rank, scalar
+from minitvm.frontend.onnx.node import (
+    OnnxNode,
+    cast,
+    dims,
+    emit,
+    emit_many,
+    normalize_axis,
+    onnx_dtype,
+    rank,
+    scalar,
+    with_shapes,
+)
 from minitvm.frontend.onnx.registry import formulas, onnx_op
-from minitvm.ir.dims import Dim, SymbolicDim, are_counted_on, ceil_divide, common_shape, differ, larger
+from minitvm.ir.dims import Dim, SymbolicDim, are_counted_on, ceil_divide, common_shape, differ, larger, with_ones
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops._shape import shapes_differ
 from minitvm.ir.types import UnknownSize
@@ -181,8 +192,10 @@ def expand(node: OnnxNode) -> Expr:
     """To the shape that both broadcast to; where that shape is known only at run time, to a filled tensor's."""
     x = node[0]
     wanted = tuple(node.sizes(1, "the shape"))
+    own, wanted = with_ones(x.tensor_type.shape, wanted)
+    (x,) = with_shapes([x], [own])
     try:
-        shape = common_shape(x.tensor_type.shape if are_counted_on() else x.shape, wanted)
+        shape = common_shape(own if are_counted_on() else x.shape, wanted)
     except ValueError as error:
         raise node.fail(f"{x.type} cannot be broadcast to shape {list(wanted)}: {error}") from error
     return x if shape == dims(x) else emit("broadcast_to", x, shape=shape)

@@ -52,7 +52,7 @@ class Attention(Op, name="nn.attention", fusion=Fusion.OUT_ELEMWISE_FUSABLE, rea
         if mask.dtype != "bool":
             require_kind(self, mask, "f", "the mask")
         own = (1,) * (4 - mask.rank) + tuple(mask.shape)
-        if mask.rank > 4 or any(differ(a, b) and a != 1 for a, b in zip(own, scores, strict=True)):
+        if mask.rank > 4 or any(a != 1 and differ(a, b) for a, b in zip(own, scores, strict=True)):
             raise self.reject(f"mask {mask} does not broadcast to {TensorType(tuple(scores), mask.dtype)}")
 
     def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:

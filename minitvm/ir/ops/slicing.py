@@ -189,6 +189,8 @@ def _length(cut: slice, extent: Dim) -> Dim:
     if isinstance(cut.stop, SymbolicDim):
         return larger(0, ceil_divide(smaller(cut.stop, extent) - cut.start, cut.step))
     first, last, step = cut.start, MOST_BYTES if cut.stop is None else cut.stop, cut.step or 1
+    if first < 0 < step and last >= MOST_BYTES:  # the last ones
+        return ceil_divide(smaller(extent, -first), step)
     if step > 0:  # what starts behind the end, or ends before the start, has a length below 0
         start = larger(0, extent + first) if first < 0 else first
         stop = extent if last >= MOST_BYTES else extent + last if last < 0 else smaller(last, extent)

@@ -1,0 +1,55 @@
+"""``python -m benchmarks.open_models``: builds the models (PyTorch is needed), measures them, says what came of it."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from dataclasses import asdict
+
+import click
+
+from benchmarks.open_models import measure as measuring
+
+_FOLDER = click.option(
+    "--folder",
+    default="open_models",
+    type=click.Path(path_type=pathlib.Path),
+    show_default=True,
+    help="Where the models are.",
+)
+_NAMES = click.argument("names", nargs=-1)
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def main(context: click.Context) -> None:
+    """Which models with open dimensions are compiled once for all sizes, and why others not."""
+    if context.invoked_subcommand is None:
+        context.invoke(build)
+        context.invoke(measure)
+
+
+@main.command()
+@_FOLDER
+@_NAMES
+def build(folder: pathlib.Path, names: tuple[str, ...]) -> None:
+    """Export the models, or those named, that the folder lacks."""
+    from benchmarks.open_models import exporting, models  # an extra: pip install 'minitvm[models]'
+
+    exporting.build(models.MODELS, folder, names, click.echo)
+
+
+@main.command()
+@_FOLDER
+@click.option("--output", type=click.Path(path_type=pathlib.Path), help="Where figures go, as JSON.")
+@_NAMES
+def measure(folder: pathlib.Path, output: pathlib.Path | None, names: tuple[str, ...]) -> None:
+    """Run all models of the folder, or those whose names begin so, beside onnxruntime."""
+    found = measuring.measure(folder, names, click.echo)
+    click.echo(f"\n{measuring.summary(found)}")
+    if output is not None:
+        output.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
