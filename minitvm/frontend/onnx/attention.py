@@ -228,7 +228,7 @@ def group_query_attention(node: OnnxNode) -> list[Expr]:
     batch, length = query.shape[0], query.shape[2]
     [total] = node.sizes(6, "the total length")
     ends = reshaped(cast(node[5], "int64"), [batch, 1]) + 1
-    before = ends * 0 if is_equal(total, length) else ends - length
+    before = emit("maximum", ends - length, 0)  # shorter ones of a first batch begin at 0, too
     own = before + reshaped(positions(length), [1, length])  # (batch, length)
     if node.attr("do_rotary", 0):
         places, even = node.get(9) or own, bool(node.attr("rotary_interleaved", 0))
@@ -308,7 +308,7 @@ def _grouped(node: OnnxNode) -> list[Expr]:
 def _written(past: Expr | None, x: Expr, before: Expr, total: Dim, rest: Expr | None = None) -> Expr:
     """``x`` behind the first ``before`` places of the past of each sequence, in a buffer of its length or of the total
     length; then the ``rest`` of another or zeros."""
-    if past is None or is_equal(past.shape[2], 0):
+    if past is None:
         return x
     (batch, heads, length, size), held = x.shape, past.shape[2]
     places = total if is_less(held, total) else held
