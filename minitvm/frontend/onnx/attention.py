@@ -11,7 +11,7 @@ from minitvm.frontend.onnx.contrib_quantized import packed, quantized_projection
 from minitvm.frontend.onnx.matmul import matmul
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, rank, scalar, single
 from minitvm.frontend.onnx.tensor import integers, positions, reshaped
-from minitvm.ir.dims import Dim, is_equal, is_less
+from minitvm.ir.dims import Dim, is_less
 from minitvm.ir.expr import Constant, Expr
 
 _NEVER = float(np.finfo(np.float32).min)
