@@ -7,6 +7,7 @@ import logging
 import pathlib
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -177,3 +178,30 @@ def test_integer_products_of_every_sign(left: str, right: str, rows: int, column
             session = InferenceSession(one_node("MatMulInteger", a, constants={1: b}), opt_level=level)
             (found,) = session.run(None, {"x0": a})
             np.testing.assert_array_equal(found, a.astype("int32") @ b.astype("int32"))
+
+
+@pytest.mark.parametrize(("opset", "how"), [(21, {}), (23, {}), (23, {"precision": 1}), (23, {"axis": 0})], ids=str)
+@pytest.mark.parametrize("dtype", ["uint8", "int16"])
+def test_quotients_of_half_precision(opset: int, how: dict[str, int], dtype: str) -> None:
+    """From opset 23 on rounded in the scale's dtype before they are integers, unless ``precision`` is another; before,
+    as in ONNX Runtime, not at all."""
+    x = np.outer(np.arange(-12, 13), np.float16([0.25, 0.75, 1, 3])).T.astype("float16")
+    scale = np.float16([0.0645, 0.0101, 0.03, 0.11]) if "axis" in how else np.float16(0.0645)
+    parameters = {1: scale, 2: np.full(scale.shape, 11, dtype)}
+    model = one_node("QuantizeLinear", x, opset=opset, constants=parameters, **how)
+    (expected,) = onnx_runtime(model, {"x0": x})
+    half = np.rint(x / scale.reshape(-1, 1))
+    assert (half != np.rint(x.astype("f8") / scale.reshape(-1, 1))).any()
+    for level in (0, 3):
+        (found,) = InferenceSession(model, opt_level=level).run(None, {"x0": x})
+        np.testing.assert_array_equal(found, expected, strict=True)
+
+
+@pytest.mark.parametrize("opset", [21, 23])
+def test_quotients_of_bfloat16(opset: int) -> None:
+    x, scale = np.array([3.0, 1.01, 2.7], ml_dtypes.bfloat16), np.array(0.0645, ml_dtypes.bfloat16)
+    model = one_node("QuantizeLinear", x, opset=opset, constants={1: scale, 2: np.uint8(11)})
+    exact = x.astype("float32") / scale.astype("float32")
+    steps = exact.astype(ml_dtypes.bfloat16) if opset == 23 else exact
+    (found,) = InferenceSession(model).run(None, {"x0": x})
+    np.testing.assert_array_equal(found, (np.rint(steps.astype("float32")) + 11).astype("uint8"), strict=True)

@@ -73,23 +73,31 @@ def dequantize(node: OnnxNode) -> Expr:
     return cast(emit("qnn.dequantize", x, *parameters, axis=axis, out_dtype=scale.dtype), dtype)
 
 
+def _precision(node: OnnxNode) -> str:
+    """What quotients are rounded to before they are integers: from opset 23 on the scale's dtype, or ``precision``."""
+    code = node.attr("precision", 0)
+    narrow = onnx_dtype(node, code) if code else node[1].dtype if node.opset >= 23 else ""
+    return narrow if narrow in ("float16", "bfloat16") else ""
+
+
 @onnx_op("QuantizeLinear", since=10)
 @onnx_op("QuantizeLinear", domain=MICROSOFT)
 def quantize(node: OnnxNode) -> Expr:
     """The result's dtype is the zero point's, or ``output_dtype``, or uint8."""
-    x = node[0] if node[0].dtype != "int32" else cast(node[0], node[1].dtype)
-    scale, axis = cast(node[1], x.dtype), _axis(node)
-    zero = node.get(2) or zero_point(node, 2, scale, _dtype(node, "uint8"))
+    given = node[0].dtype if node[0].dtype != "int32" else node[1].dtype
+    x, scale = (cast(v, wide(given) if given in STORED else given) for v in (node[0], node[1]))
+    axis, narrow, exact = _axis(node), _precision(node), wide(x.dtype)
+    zero = zero_point(node, 2, scale, _dtype(node, "uint8"))
+    if not (is_float(zero.dtype) or node.attr("block_size", 0) or narrow):
+        return requantized(x, scale, zero, axis)
+    steps = cast(x, exact) / cast(_spread(node, axis, scale), exact)
+    steps = cast(cast(steps, narrow), exact) if narrow else steps
     if is_float(zero.dtype):
         _require_no_offset(node)
-        steps = cast(x, wide(x.dtype)) / cast(_spread(node, axis, scale), wide(x.dtype))
         return emit("cast", steps, dtype=zero.dtype, saturate=bool(node.attr("saturate", 1)))
-    if not node.attr("block_size", 0):
-        return requantized(x, scale, zero, axis)
-    scale, zero = _along_blocks(node, axis, scale, zero)
-    exact, (low, high) = wide(x.dtype), limits(zero.dtype)
-    steps = emit("round", cast(x, exact) / cast(scale, exact)) + cast(zero, exact)
-    return cast(emit("clip", steps, a_min=low, a_max=high), zero.dtype)
+    shifted = emit("round", steps) + cast(_spread(node, axis, cast(zero, carrier(zero.dtype))), exact)
+    low, high = limits(zero.dtype)
+    return cast(emit("clip", shifted, a_min=low, a_max=high), zero.dtype)
 
 
 @onnx_op("DynamicQuantizeLinear", since=11)

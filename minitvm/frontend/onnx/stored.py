@@ -17,7 +17,7 @@ _COMPUTE = frozenset(
 """Of the operators that take strings or float8; all others only move them."""
 _IN_STEPS = frozenset(("Attention", "FlexAttention"))
 """Of many steps, of which half precision would round each."""
-_CONVERT = frozenset(("Cast", "CastLike", "DequantizeLinear"))
+_CONVERT = frozenset(("Cast", "CastLike", "DequantizeLinear", "QuantizeLinear"))
 """Whose builders know stored dtypes."""
 
 Results = list[Expr | None]
