@@ -194,6 +194,11 @@ def reduce_sum_square(x: Array, *axes: Any, **given: Any) -> Array:
     return np.asarray(np.square(single(x)).sum(dtype=single(x).dtype, **_reduced(x, *axes, **given)), x.dtype)
 
 
+@reference("ReduceLogSum")
+def reduce_log_sum(x: Array, *axes: Any, **given: Any) -> Array:
+    return np.asarray(np.log(single(x).sum(**_reduced(x, *axes, **given))), x.dtype)
+
+
 @reference("ReduceLogSumExp")
 def reduce_log_sum_exp(x: Array, *axes: Any, **given: Any) -> Array:
     if x.dtype.kind != "f":
