@@ -299,6 +299,19 @@ class Judge:
         return self._settled(case, index, mine, why)
 
     def _of_refusal(self, case: Case, model: bytes, index: int, mine: Refused) -> Verdict:
+        """As the peers have it of the whole graph, or of what minitvm refuses alone: a peer may lack another part."""
+        whole = self._refused(case, model, index, mine)
+        if not whole.failed or len(case.outputs) == 1:
+            return whole
+        verdicts = list[Verdict]()
+        for alone in (pruned(case.replace(outputs=[output])) for output in case.outputs):
+            model = alone.model().SerializeToString()
+            found = self._perform(Task(model, [alone.feeds[index]], case.config))
+            if not isinstance(found, Verdict) and isinstance(found[0], Refused):
+                verdicts.append(self._refused(alone, model, index, found[0]))
+        return max(verdicts, key=lambda v: _SEVERITY[v.outcome], default=whole)
+
+    def _refused(self, case: Case, model: bytes, index: int, mine: Refused) -> Verdict:
         """A model that a peer runs: minitvm may refuse it for a reason that is listed, and for no other.  Neither peer
         looks at everything: of shapes that the graph was not made for, and of indices that lie outside, one that
         declines is believed."""

@@ -261,6 +261,10 @@ def test_an_index_that_one_peer_finds_outside_is(domain: str) -> None:
     node = helper.make_node("GatherND", ["x", "i"], ["y"], domain=domain)
     case = Case([node], [{"x": x, "i": places}], {}, [Value("y", "int64", None)], 18)
     assert _verdict(case).outcome is Outcome.NO_ORACLE
+    beside = helper.make_node("QuickGelu", ["f"], ["g"], domain="com.microsoft")  # ONNX's reference has none
+    case = case.replace(nodes=[*case.nodes, beside], outputs=[*case.outputs, Value("g", "float32", None)])
+    case = case.replace(feeds=[{**case.feeds[0], "f": np.ones(3, "float32")}])
+    assert _verdict(case).outcome is Outcome.NO_ORACLE
 
 
 def test_an_index_that_is_outside_of_nothing_has_no_answer() -> None:
