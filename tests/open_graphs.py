@@ -272,6 +272,8 @@ def sorted_all(g: Walk) -> None:
 @step
 def transposed(g: Walk) -> None:
     x = g.pick()
+    if not g.dims(x):
+        raise Skip
     order = g.rng.sample(range(len(g.dims(x))), len(g.dims(x)))
     g.made(tuple(g.dims(x)[a] for a in order), "Transpose", x, perm=order)
 

@@ -138,6 +138,11 @@ def test_random_graphs_between_guard_pages() -> None:
         worker.close()
 
 
+def test_a_walk_that_ends_at_a_scalar_is_a_model() -> None:
+    """No step permutes axes that are not there."""
+    assert open_graphs.case(35, 52).model().graph.output
+
+
 def test_guard_pages_are_guarded() -> None:
     """What the graphs above rely on."""
     worker = Worker(_outside)
