@@ -8,7 +8,7 @@ from typing import TypeGuard
 
 import numpy as np
 
-from minitvm.ir.dims import Dim, SymbolicDim, ceil_divide, sampled
+from minitvm.ir.dims import Dim, SymbolicDim, ceil_divide, falls_short, sampled
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.op import Op, identity_of
 from minitvm.ir.ops._shape import dilated
@@ -76,19 +76,30 @@ def _over_tiles(call: Call) -> Expr:
     if isinstance(op, ConvTranspose):
         return _transposed(call, op)
     assert isinstance(op, (Conv2d, MaxPool, AvgPool))
-    if not isinstance(op, AvgPool) or op.count_include_pad or not any(op.padding):
+    if not isinstance(op, AvgPool) or not _counts_differ(call, op):
         return _tiled(call, op)
     means = _tiled(call, op.with_attributes(count_include_pad=True))
     taps = Constant(np.asarray(math.prod(op.pool_size), call.dtype))
     return means * taps / (_counted(call, op, 0) * _counted(call, op, 1))
 
 
+def _counts_differ(call: Call, op: AvgPool) -> bool:
+    """Whether windows divide by other numbers than that of their taps: where padding does not count, or where one
+    hangs over the end, as over an image that is smaller."""
+    if any(op.padding) and not op.count_include_pad:
+        return True
+    places = zip(call.args[0].tensor_type.shape[2:], op.padding[:2], op.padding[2:], op.pool_size, strict=True)
+    return any(falls_short(extent + before + after, taps) for extent, before, after, taps in places)
+
+
 def _counted(call: Call, op: AvgPool, axis: int) -> Expr:
-    """How many pixels each window meets along an axis: (height, 1) or (1, width)."""
+    """How many pixels, and places of padding that counts, each window meets along an axis: (height, 1) or
+    (1, width)."""
     extent, result = (node.tensor_type.shape[2 + axis] for node in (call.args[0], call))
+    before, after = (op.padding[axis + side] * op.count_include_pad for side in (0, 2))
     first = Call(Iota(result), ()) * op.strides[axis] - op.padding[axis]
-    last = Call(Minimum(), (first + op.pool_size[axis], Call(Extent(extent), ())))
-    met = last - Call(Maximum(), (first, Constant(np.asarray(0))))
+    last = Call(Minimum(), (first + op.pool_size[axis], Call(Extent(extent + after), ())))
+    met = last - Call(Maximum(), (first, Constant(np.asarray(-before))))
     shape = (result, 1) if axis == 0 else (1, result)
     return Call(CastTo(call.dtype), (Call(Reshape(shape), (met,)),))
 

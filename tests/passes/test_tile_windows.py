@@ -80,6 +80,23 @@ def test_images_of_known_size_are_left_alone() -> None:
     assert TileWindows()(module).main is module.main
 
 
+@pytest.mark.parametrize("counts_padding", [0, 1])
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 0, 0, 1]])
+@pytest.mark.parametrize("widths", [(1, 2, 9, 1), (9, 1, 2)])
+def test_means_of_images_that_are_smaller_than_a_window(
+    counts_padding: int, pads: list[int], widths: tuple[int, ...]
+) -> None:
+    """The one window there is hangs over the end, and divides by what it meets, as where the size is known."""
+    pool = f"AveragePool <kernel_shape = [2, 3], strides = [2, 3], pads = {pads}, count_include_pad = {counts_padding}>"
+    graph = f"g (float[n, 2, h, v] x) => (float[n, 2, p, q] y) {{ y = {pool} (x) }}"
+    model = parser.parse_model('<ir_version: 9, opset_import: ["": 19]> ' + graph)
+    session = minitvm.InferenceSession(model)
+    for width in widths:
+        x = np.random.default_rng(3).standard_normal((1, 2, 5, width)).astype(np.float32)
+        expected = minitvm.compile(model, shape_dict={"x": x.shape}).run({"x": x})[0]
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], expected, rtol=1e-6, atol=1e-6, strict=True)
+
+
 @pytest.mark.filterwarnings("ignore::minitvm.driver.program.HostCallWarning")
 @pytest.mark.parametrize("axis", [0, 2, 3])
 def test_images_whose_size_data_decides_are_left_alone(axis: int) -> None:
