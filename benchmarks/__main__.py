@@ -16,6 +16,7 @@ from benchmarks import (
     cases,
     coverage,
     cuda_sim,
+    decode,
     figures,
     launches,
     layers_report,
@@ -339,6 +340,14 @@ def memory_of_large_models() -> None:
     """Peak memory of a session over models of 300 MB (as float32) that meet five batch sizes, over the model's file."""
     for peak in memory.peaks():
         click.echo(peak)
+
+
+@main.command("decode")
+@click.option("--threads", default="1,2", callback=options.threads, help="Numbers of threads.")
+def decode_tokens(threads: list[int]) -> None:
+    """A decoder's prompts and steps behind a growing cache, beside onnxruntime."""
+    for found in decode.decodings(threads):
+        click.echo(found)
 
 
 @main.command("shapes")

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from minitvm.errors import MiniTVMError
     from minitvm.errors import MiniTVMError as TVMError
     from minitvm.frontend import from_onnx
+    from minitvm.generation import generate, stream
     from minitvm.ir.expr import Function, Module
     from minitvm.ir.expr import Module as IRModule
     from minitvm.models import compile
@@ -76,6 +77,7 @@ _OFFERED = {
     "runtime.cache": "CacheWarning",
     "errors": "MiniTVMError TVMError=MiniTVMError",
     "frontend": "from_onnx",
+    "generation": "generate stream",
     "ir.expr": "Function Module IRModule=Module",
     "models": "compile",
     "passes.manager": "PassContext",

@@ -26,6 +26,7 @@ from minitvm.lab import check_all, mutation, ordering, rule_check, subject
 from minitvm.passes.manager import PassContext
 from minitvm.runtime.library import Library, load
 from minitvm.viewer import serve
+from tests import small_decoders
 
 MINE = """
 import numpy as np
@@ -77,6 +78,9 @@ def fill(folder: pathlib.Path) -> None:
         (folder / name).write_text(text)
     for name in ("test_mutated.py", "test_other.py"):
         (folder / name).write_text("import mutated\n")
+    onnx.save(small_decoders.sums(), folder / "sums.onnx")
+    for name, letter in {"tokenizer.json": "w", "other.json": "v"}.items():
+        (folder / name).write_text(small_decoders.tokenizer(letter))
 
 
 class Log(list[str]):

@@ -60,6 +60,12 @@ CASES: Mapping[str, tuple[str, Mapping[str, Case]]] = {
             "--top": ("--top 1", r"y\[\d"),
             "--profile": ("--profile", r"Time\(us\)"),
             "--trace": ("--trace t", "wrote t/trace.json", "m.onnx --profile"),
+            "--generate": ("--generate w3", "tokens of prompt", "sums.onnx"),
+            "--tokenizer": ("--tokenizer other.json", "v6 v2", "sums.onnx --generate w3"),
+            "--max-tokens": ("--max-tokens 2", "w3 w3 w6\n", "sums.onnx --generate w3"),
+            "--temperature": ("--temperature 9", "w[1579]", "sums.onnx --generate w3"),
+            "--top-k": ("--top-k 1", "w3 w3 w6 w2 w4 w8 w6", "sums.onnx --generate w3 --temperature 9"),
+            "--top-p": ("--top-p 0.01", "w3 w3 w6 w2 w4 w8 w6", "sums.onnx --generate w3 --temperature 9"),
         },
     ),
     "bench": (

@@ -34,10 +34,26 @@ _target = option(
 opt_level = option(
     "-O", "--opt-level", type=click.IntRange(0, 3), default=3, excludes=(LIBRARY,), help="Optimization level."
 )
-device = option("--device", default=0, type=click.IntRange(0), help="Number of the GPU, for target 'cuda'.")
-inputs = option("-i", "--inputs", type=PATH, help="An .npz with an array per input; random ones by default.")
+device = option(
+    "--device",
+    default=0,
+    type=click.IntRange(0),
+    excludes=("--generate",),
+    help="Number of the GPU, for target 'cuda'.",
+)
+inputs = option(
+    "-i",
+    "--inputs",
+    type=PATH,
+    excludes=("--generate",),
+    help="An .npz with an array per input; random ones by default.",
+)
 seed = option(
-    "--seed", type=click.IntRange(0), default=0, excludes=("--inputs", "--no-run"), help="Seed of the random inputs."
+    "--seed",
+    type=click.IntRange(0),
+    default=0,
+    excludes=("--inputs", "--no-run"),
+    help="Seed of the random inputs, and of draws.",
 )
 
 
@@ -75,6 +91,7 @@ _shapes = option(
     "shapes",
     type=Named("DIMS", _dims, "data:1x3x224x224"),
     multiple=True,
+    excludes=("--generate",),
     help="Shape of an input whose dimensions the model leaves open, such as data:1x3x224x224; needed where more than a"
     " batch is open.  Repeatable; of one input again,"
     " a library for several shapes, the first of each input with the first of the others.",
@@ -111,6 +128,7 @@ _values = option(
     "values",
     type=Named("VALUES", _numbers, "axes:0,1"),
     multiple=True,
+    excludes=("--generate",),
     help="Value of an input that shapes depend on, such as axes:0,1; no input of the library then.  Repeatable.",
 )
 

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from minitvm.cli import building, common
 from minitvm.cli.common import say, stdout, table
+from minitvm.cli.generate import generate
 from minitvm.cli.options import LIBRARY, PATH, SUFFIX, command, option
 from minitvm.driver import backend_for
 from minitvm.driver.roofline import roofline_of
@@ -92,14 +93,23 @@ def size(nbytes: int) -> str:
     return f"{nbytes / 1e6:.1f} MB" if nbytes >= 1e6 else f"{nbytes / 1e3:.0f} kB"
 
 
+_TEXT = ("--generate",)
+
+
 @command()
 @building.model
 @building.inputs
-@option("-o", "--outputs", type=PATH, help="An .npz to write the results to.")
+@option("-o", "--outputs", type=PATH, excludes=_TEXT, help="An .npz to write the results to.")
 @building.seed
-@option("--top", type=click.IntRange(1), help="Print the N largest values of every result, with their indices.")
-@option("--profile", is_flag=True, help="Run kernel by kernel and print a table of their times.")
+@option("--top", type=click.IntRange(1), excludes=_TEXT, help="Print the N largest values of each result, and where.")
+@option("--profile", is_flag=True, excludes=_TEXT, help="Run kernel by kernel and print a table of their times.")
 @option("--trace", type=PATH, needs="--profile", help="Folder for graph.json and trace.json.")
+@option("--generate", "prompt", metavar="TEXT", help="Write what a decoder says after TEXT.")
+@option("--tokenizer", type=PATH, needs="--generate", help="tokenizer.json; MODEL's neighbour by default.")
+@option("--max-tokens", type=click.IntRange(0), default=64, needs="--generate", help="New tokens at most.")
+@option("--temperature", default=0.0, needs="--generate", help="Of draws; 0 takes the likeliest token.")
+@option("--top-k", type=click.IntRange(1), needs="--generate", help="Draw from the K likeliest tokens.")
+@option("--top-p", default=1.0, needs="--generate", help="Draw from the likeliest tokens of this share in all.")
 @building.device
 @building.compiles()
 @building.trusted_keys
@@ -113,15 +123,23 @@ def run(
     trace: Path | None,
     device: int,
     chosen: building.Chosen,
+    prompt: str | None,
+    tokenizer: Path | None,
+    **sampling: Any,
 ) -> None:
-    """Run MODEL (.onnx, or a library made by 'minitvm compile') once and describe the results.
+    """Run MODEL (.onnx, or a library made by 'minitvm compile') once and describe the results; or let a decoder go on
+    with a text, token by token.
 
     \b
     Examples:
       minitvm run resnet18.onnx --top 5
       minitvm run resnet18.mtvm -i inputs.npz -o outputs.npz
       minitvm run bert.onnx --shape ids:1x128 --profile
+      minitvm run smollm/model.onnx --generate 'Once upon a time' --temperature 0.8 --top-p 0.95
     """
+    if prompt is not None:
+        generate(model, chosen, prompt, tokenizer or model.with_name("tokenizer.json"), seed=seed, **sampling)
+        return
     common.output_folder(trace)
     if outputs is not None:
         common.output(outputs, model, inputs)

@@ -1,0 +1,210 @@
+"""Text from a decoder: a session with a cache of keys and values, run token by token.
+
+for token in minitvm.stream(session, ids, max_tokens=100, temperature=0.8, top_p=0.95): ...
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from minitvm.errors import ConfigError, InputError, listing, stage
+from minitvm.ir.types import numpy_dtype
+
+IDS, MASK, PLACES = "input_ids", "attention_mask", "position_ids"
+"""Inputs of a decoder beside its cache, by the names that exporters give them."""
+_TYPES = {"float": "float32", "double": "float64", "int32": "int32", "int64": "int64", "bool": "bool"}
+
+
+class Session(Protocol):
+    """What is asked of a session, minitvm's or ONNX Runtime's."""
+
+    def get_inputs(self) -> Sequence[Any]: ...
+
+    def get_outputs(self) -> Sequence[Any]: ...
+
+    def run(self, output_names: Sequence[str] | None, input_feed: dict[str, Any]) -> Sequence[Any]: ...
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is drawn from its logits.
+
+    ``temperature`` 0 takes the likeliest.  ``top_k``: of so many likeliest ones (Fan et al. 2018, arXiv:1805.04833);
+    ``top_p``: of the fewest likeliest that have this share together (Holtzman et al. 2020, arXiv:1904.09751).
+    """
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.temperature) and self.temperature >= 0):
+            raise ConfigError(f"temperature is {self.temperature!r}, not a number from 0 on")
+        if self.top_k is not None and self.top_k < 1:
+            raise ConfigError(f"top_k is {self.top_k!r}, but one token at least is drawn from")
+        if not 0 < self.top_p <= 1:
+            raise ConfigError(f"top_p is {self.top_p!r}, not a share above 0 and up to 1")
+
+    def drawn(self, logits: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        """A token for each row of ``logits``: (batch, vocabulary) floats -> (batch,) int64."""
+        if not self.temperature:
+            return np.asarray(logits.argmax(-1))
+        return np.array([self._one(row.astype(np.float64), random) for row in logits])
+
+    def _one(self, logits: np.ndarray, random: np.random.Generator) -> int:
+        order = np.argsort(-logits, kind="stable")[: self.top_k]
+        likely = logits[order] / self.temperature
+        shares = np.exp(likely - likely[0])
+        shares /= shares.sum()
+        kept = int(np.searchsorted(np.cumsum(shares), self.top_p)) + 1
+        return int(random.choice(order[:kept], p=shares[:kept] / shares[:kept].sum()))
+
+
+class Decoder:
+    """A session's inputs and outputs by what they are for: token numbers, a mask, places, and the cache.
+
+    A cache's input and output are paired by name, ``past_key_values.0.key`` and ``present.0.key``, else by their order.
+    :class:`InputError` where the model has inputs of another kind.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        inputs, outputs = list(session.get_inputs()), [output.name for output in session.get_outputs()]
+        self._inputs = {value.name: value for value in inputs}
+        caches = [value.name for value in inputs if value.name not in (IDS, MASK, PLACES)]
+        if IDS not in self._inputs or not outputs:
+            raise InputError(
+                f"the model is no decoder: it has no input {IDS!r}",
+                where=[f"its inputs: {listing(self._inputs)}"],
+                hint=f"token numbers are given as {IDS!r}; rename the input, or run the session yourself",
+            )
+        self.logits = "logits" if "logits" in outputs else outputs[0]
+        presents = [name for name in outputs if name != self.logits]
+        self._caches = _paired(caches, presents)
+        self._wanted = [self.logits, *self._caches.values()]
+
+    def empty(self, batch: int) -> dict[str, np.ndarray]:
+        """A cache of nothing: of its open dimensions the first is the batch, and others are 0."""
+        return {name: self._empty(self._inputs[name], batch) for name in self._caches}
+
+    def _empty(self, value: Any, batch: int) -> np.ndarray:
+        shape = [d if isinstance(d, int) else 0 if axis else batch for axis, d in enumerate(value.shape)]
+        if 0 not in shape:
+            raise InputError(f"cache {value.name!r} has no open length: {value.shape}")
+        return np.zeros(shape, self._dtype(value))
+
+    def _dtype(self, value: Any) -> Any:
+        named = value.type.removeprefix("tensor(").removesuffix(")")
+        return numpy_dtype(_TYPES.get(named, named))
+
+    def step(self, ids: np.ndarray, cache: dict[str, np.ndarray], past: int) -> tuple[np.ndarray, dict[str, Any]]:
+        """Of new tokens behind ``past`` others: (batch, n) int64 -> the last one's logits (batch, vocabulary), and the
+        cache with them.  Without a cache ``ids`` are all tokens."""
+        (batch, count), known = ids.shape, self._inputs
+        feeds: dict[str, Any] = {IDS: ids.astype(self._dtype(known[IDS])), **cache}
+        if MASK in known:
+            feeds[MASK] = np.ones((batch, past + count), self._dtype(known[MASK]))
+        if PLACES in known:
+            places = np.arange(past, past + count, dtype=self._dtype(known[PLACES]))
+            feeds[PLACES] = np.broadcast_to(places, (batch, count)) if len(known[PLACES].shape) == 2 else places
+        logits, *caches = self._session.run(self._wanted, feeds)
+        last = logits[:, -1] if logits.ndim == 3 else logits
+        return last, dict(zip(self._caches, caches, strict=True))
+
+    @property
+    def has_cache(self) -> bool:
+        return bool(self._caches)
+
+
+def _paired(inputs: Sequence[str], outputs: Sequence[str]) -> dict[str, str]:
+    """By input the output that it is fed with next."""
+    plain = {_plain(name): name for name in outputs}
+    by_name = {name: plain.get(_plain(name), "") for name in inputs}
+    if "" not in by_name.values():
+        return by_name
+    if len(inputs) == len(outputs):
+        return dict(zip(inputs, outputs, strict=True))
+    raise InputError(
+        f"the model's cache has {len(inputs)} inputs and {len(outputs)} outputs",
+        where=[f"inputs: {listing(inputs)}", f"outputs: {listing(outputs)}"],
+        hint=f"a decoder has {IDS!r}, perhaps {MASK!r} and {PLACES!r}, and a cache of as many inputs as outputs",
+    )
+
+
+def _plain(name: str) -> str:
+    for word in ("past_key_values", "present_key_values", "past", "present"):
+        name = name.replace(word, "")
+    return name.strip("._")
+
+
+def stream(
+    session: Session,
+    ids: Any,
+    *,
+    max_tokens: int = 64,
+    temperature: float = 0.0,
+    top_k: int | None = None,
+    top_p: float = 1.0,
+    stop: Sequence[int] = (),
+    seed: int | None = None,
+) -> Iterator[np.ndarray]:
+    """New tokens, one of each sequence at a time: (batch,) int64.
+
+    ``ids``: the prompt, (n,) or (batch, n) integers, as long for each sequence.  Ends after ``max_tokens``, or when
+    each sequence has had a token of ``stop``, which is handed out and then stands for what follows it.
+    ``temperature``, ``top_k`` and ``top_p`` as in :class:`Sampling`; ``seed``: draws are the same again.
+
+    Raises :class:`InputError` for a model that is no decoder, and for a prompt that is none, :class:`ConfigError` for
+    settings that are no numbers of their kind, and what runs of the session raise.
+    """
+    prompt, decoder = _prompt(ids), Decoder(session)
+    sampling = Sampling(temperature, top_k, top_p)
+    if operator.index(max_tokens) < 0:
+        raise ConfigError(f"max_tokens is {max_tokens}, less than none")
+    return _tokens(decoder, prompt, max_tokens, sampling, np.array(stop, np.int64), np.random.default_rng(seed))
+
+
+def _prompt(ids: Any) -> np.ndarray:
+    try:
+        found = np.atleast_2d(np.asarray(ids))
+    except ValueError:  # lists of several lengths
+        found = np.empty(0, object)
+    if found.ndim != 2 or found.dtype.kind not in "iu" or not found.size:
+        raise InputError(
+            "the prompt is not token numbers of a sequence, or of some that are as long",
+            where=[f"{ids!r:.100}"],
+            hint="give a list of whole numbers, or a list of such lists",
+        )
+    return found
+
+
+def _tokens(
+    decoder: Decoder, ids: np.ndarray, most: int, sampling: Sampling, stop: np.ndarray, random: np.random.Generator
+) -> Iterator[np.ndarray]:
+    batch, past = ids.shape[0], 0
+    cache, ended = decoder.empty(batch), np.zeros(batch, bool)
+    tokens = np.zeros(batch, np.int64)
+    for _ in range(most):
+        logits, cache = decoder.step(ids, cache, past)
+        tokens = np.where(ended, tokens, sampling.drawn(logits, random)).astype(np.int64)
+        yield tokens
+        ended |= np.isin(tokens, stop)
+        if ended.all():
+            return
+        if decoder.has_cache:
+            ids, past = tokens[:, None], past + ids.shape[1]
+        else:
+            ids = np.concatenate([ids, tokens[:, None].astype(ids.dtype)], axis=1)
+
+
+@stage("generating")
+def generate(session: Session, ids: Any, **how: Any) -> np.ndarray:
+    """All new tokens as one array: (n,) int64 for a prompt of one sequence, else (batch, n); as :func:`stream`."""
+    found = list(stream(session, ids, **how))
+    tokens = np.stack(found, axis=1) if found else np.zeros((len(np.atleast_2d(ids)), 0), np.int64)
+    return tokens[0] if np.ndim(ids) == 1 else tokens
