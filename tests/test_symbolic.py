@@ -312,6 +312,37 @@ def test_what_is_broadcast_is_decided_as_the_first_run_has_it() -> None:
         assert len(session.libraries) == count
 
 
+def test_windows_that_are_shifted_over_padded_rows_are_compiled_once() -> None:
+    """As Swin has them: padded to a multiple of 4, rolled by a computed shift, cut back."""
+    text = """<ir_version: 8, opset_import: ["": 18]> g (float[n, 3] x) => (float[k, 3] y, float[w] z)
+        <int64[1] zero = {0}, int64[1] one = {1}, int64[1] shift = {-2}, int64[1] four = {4}, int64[2] rows = {-1, 3},
+         int64[2] axes = {1, 2}, int64[3] windows = {-1, 4, 3}, int64[1] far = {9223372036854775807}> {
+        n1 = Shape <start = 0, end = 1> (x)
+        over = Mod (n1, four)
+        lacks = Sub (four, over)
+        pad = Mod (lacks, four)
+        pads = Concat <axis = 0> (zero, pad)
+        padded = Pad (x, pads, , zero)
+        m = Shape <start = 0, end = 1> (padded)
+        start = Mod (shift, m)
+        tail = Slice (padded, start, far, zero)
+        head = Slice (padded, zero, start, zero)
+        rolled = Concat <axis = 0> (tail, head)
+        cut = Reshape (rolled, windows)
+        flat = Reshape (cut, rows)
+        y = Slice (flat, zero, n1, zero)
+        sums = ReduceSum <keepdims = 0> (cut, axes)
+        z = Identity (sums) }"""
+    session = InferenceSession(onnx.parser.parse_model(text), num_threads=1)
+    for n in (9, 8, 5, 30, 33):
+        x = array(n, 3)
+        rolled = np.roll(np.pad(x, ((0, -n % 4), (0, 0))), 2, axis=0)
+        got, sums = session.run(None, {"x": x})
+        np.testing.assert_array_equal(got, rolled[:n])
+        np.testing.assert_allclose(sums, rolled.reshape(-1, 12).sum(1), rtol=1e-4, atol=1e-4)
+    assert len(session.libraries) == 1
+
+
 def wait_for(session: InferenceSession) -> None:
     """Until what is compiled beside its runs is there."""
     assert session._engine.worker is not None

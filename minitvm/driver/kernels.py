@@ -24,7 +24,7 @@ from minitvm.codegen.schedule import Schedule, apply, title
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError, ConfigError, MiniTVMError, as_raised, is_own
 from minitvm.ir.budget import current
-from minitvm.ir.dims import Dim, Undecided
+from minitvm.ir.dims import Dim, Undecided, assumed, under
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.sizes import bound
@@ -97,6 +97,7 @@ class KernelCompiler:
         self.overrides = OVERRIDES.get()
         """What is chosen for single kernels."""
         self.context = PassContext.current()
+        self._assumed = assumed()
         """Whose options templates see, whatever thread asks them, and when."""
         self.cache = cache
         self.timings = timings or Timings()
@@ -105,7 +106,7 @@ class KernelCompiler:
 
     def lowered(self, symbol: str, group: Function) -> Lowering:
         """The group as loops for this target, functions not yet spelled out, and what made them."""
-        with using(self.context), asking(self.overrides), self.timings.stage("lower"):
+        with using(self.context), under(self._assumed), asking(self.overrides), self.timings.stage("lower"):
             try:
                 lowered = self._lowered(symbol, group)
             except ConfigError:  # an override that cannot be done is not done in Python

@@ -148,6 +148,9 @@ class SymbolicDim:
     def __mod__(self, other: Dim) -> Dim:
         return self - self // other * other
 
+    def __rmod__(self, other: int) -> Dim:
+        return other - other // self * self
+
     __radd__ = __add__
     __rmul__ = __mul__
 
@@ -172,7 +175,7 @@ class SymbolicDim:
     def _uncounted(self, *_: object) -> NoReturn:
         raise Undecided(f"a calculation with the dimension {self} has a result only when the model runs")
 
-    __divmod__ = __rdivmod__ = __truediv__ = __rtruediv__ = __rmod__ = __pow__ = __rpow__ = __lshift__ = _uncounted
+    __divmod__ = __rdivmod__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __lshift__ = _uncounted
     __round__ = __trunc__ = __floor__ = __ceil__ = __and__ = __or__ = __xor__ = __rshift__ = _uncounted
     __index__ = __int__ = __float__ = _undecided
 
@@ -240,6 +243,9 @@ def divide(a: Dim, b: Dim) -> Dim:
     if not isinstance(b, int):
         exact = _exact_quotient(a, b)
         return _applied("//", a, b) if exact is None else exact
+    uneven = next((factor for m, factor in _terms(a) if m and factor % b), 0)
+    if uneven < 0 < b:
+        return -divide(b - 1 - a, b)
     whole = _collect(tuple((m, factor // b) for m, factor in _terms(a)))
     rest = a - whole * b
     if not isinstance(rest, SymbolicDim):
@@ -344,11 +350,23 @@ _assumed: ContextVar[Assumptions | None] = ContextVar("_assumed", default=None)
 def assumptions(sample: Mapping[str, int] | None = None) -> Iterator[set[Fact]]:
     """Collects what types and values were found to be as if it held, which only a run can say."""
     found = Assumptions(sample, False, set())
-    token = _assumed.set(found)
-    try:
+    with under(found):
         yield found.facts
+
+
+@contextmanager
+def under(assumptions: Assumptions | None) -> Iterator[None]:
+    """What was taken for granted elsewhere, for another thread or a later question."""
+    token = _assumed.set(assumptions)
+    try:
+        yield
     finally:
         _assumed.reset(token)
+
+
+def assumed() -> Assumptions | None:
+    """What is taken for granted here."""
+    return _assumed.get()
 
 
 @contextmanager
@@ -479,6 +497,22 @@ def _extreme(function: str, a: Dim, b: Dim) -> Dim:
     if always_less(b, a + 1):
         return b if function == "min" else a
     return _applied(function, a, b)
+
+
+def smaller_here(a: Dim, b: Dim) -> Dim:
+    """min(a, b), which of them as the sample has it: b where they are equal."""
+    try:
+        return a if is_less(a, b) else b
+    except Undecided:
+        return smaller(a, b)
+
+
+def larger_here(a: Dim, b: Dim) -> Dim:
+    """max(a, b), likewise."""
+    try:
+        return a if is_less(b, a) else b
+    except Undecided:
+        return larger(a, b)
 
 
 def ceil_divide(a: Dim, b: int) -> Dim:

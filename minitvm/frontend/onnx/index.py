@@ -8,7 +8,7 @@ from minitvm.frontend.onnx.foreign import foreign
 from minitvm.frontend.onnx.node import OnnxNode, dims, emit, emit_many, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import Outputs, formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers, known_product
-from minitvm.ir.dims import Dim, Undecided, always_less, is_less
+from minitvm.ir.dims import Dim, SymbolicDim, Undecided, always_less, is_less
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops.control import OutOfRange
 from minitvm.ir.types import is_numeric
@@ -155,21 +155,27 @@ def _sliced(node: OnnxNode, starts: list[int], ends: list[int], axes: list[int],
     return emit("strided_slice", x, begin=begin, end=end, strides=strides, axes=tuple(places))
 
 
-def _cut(node: OnnxNode, axis: int, start: int, stop: int, step: int) -> tuple[int, int, int]:
+def _cut(node: OnnxNode, axis: int, start: Dim, stop: Dim, step: int) -> tuple[Dim, Dim, int]:
     """ONNX's start, end and step as those of a Python slice that takes the same elements."""
     extent = dims(node[0])[axis]
     if step == 0:
         raise node.fail("a step is 0")
-    if not isinstance(extent, int) or not isinstance(stop, int):
-        if step < 0 and start < -1:
+    if not isinstance(extent, int) or not isinstance(start, int) or not isinstance(stop, int):
+        if step < 0 and not (isinstance(start, int) and start >= -1):
             raise node.fail(f"start {start} with step {step} needs to know dimension {axis}", "give shape_dict")
-        return start, stop, step
+        return _from_front(node[0], axis, start), _from_front(node[0], axis, stop), step
     taken = taken_elements(start, stop, step, extent)
     if not taken:
         return 0, 0, 1
     step = taken.step if len(taken) > 1 else 1
     end = taken[-1] + (1 if step > 0 else -1)
     return taken[0], end if end >= 0 else -extent - 1, step
+
+
+def _from_front(x: Expr, axis: int, bound: Dim) -> Dim:
+    """A bound that only a run knows, counted from the first element; numbers as they are."""
+    is_behind = isinstance(bound, SymbolicDim) and is_less(bound, 0)
+    return bound + x.tensor_type.extents[axis] if is_behind else bound
 
 
 def taken_elements(start: int, stop: int, step: int, extent: int) -> range:

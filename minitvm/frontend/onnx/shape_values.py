@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minitvm.errors import MiniTVMError
-from minitvm.ir.dims import Dim, Undecided, always_less, is_equal, is_less, larger, product, smaller, truncating_divide
+from minitvm.ir.dims import Dim, Undecided, is_equal, is_less, larger, product, smaller, truncating_divide
 from minitvm.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
@@ -166,15 +166,18 @@ def _truncated(a: Dim, b: Dim) -> Dim:
         return truncating_divide(a, b)
     if isinstance(b, int) and b < 0:
         return truncating_divide(-a, -b)
-    if always_less(-1, a) and always_less(0, b):
-        return a // b
-    raise NoShapeValue("a divisor that may be 0")
+    if not is_less(0, b):
+        raise NoShapeValue("a divisor that is not positive")
+    return -(-a // b) if is_less(a, 0) else a // b
 
 
 def _modulo(a: Dim, b: Dim) -> Dim:
-    if not isinstance(b, int) or b <= 0:
-        raise NoShapeValue("a divisor that is no number")
-    return a % b
+    if not is_less(0, b):
+        raise NoShapeValue("a divisor that is not positive")
+    if isinstance(b, int):
+        return a % b
+    shifted = a + b if is_less(a, 0) else a
+    return shifted if not is_less(shifted, 0) and is_less(shifted, b) else a % b
 
 
 def _less(a: Element, b: Element) -> bool:

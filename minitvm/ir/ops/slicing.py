@@ -8,7 +8,17 @@ from typing import Any, Literal
 import numpy as np
 
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import Dim, SymbolicDim, always_less, ceil_divide, differ, larger, smaller
+from minitvm.ir.dims import (
+    Dim,
+    SymbolicDim,
+    always_less,
+    ceil_divide,
+    differ,
+    larger,
+    larger_here,
+    smaller,
+    smaller_here,
+)
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, select
 from minitvm.ir.op import Fusion, Op, compute
 from minitvm.ir.ops._shape import (
@@ -184,30 +194,40 @@ class Split(Op, name="split", fusion=Fusion.INJECTIVE):
 
 def _length(cut: slice, extent: Dim) -> Dim:
     """How many elements of ``extent`` a slice keeps."""
-    if isinstance(extent, int) and not isinstance(cut.stop, SymbolicDim):
-        return len(range(*cut.indices(extent)))
-    if isinstance(cut.stop, SymbolicDim):
-        return larger(0, ceil_divide(smaller(cut.stop, extent) - cut.start, cut.step))
     first, last, step = cut.start, MOST_BYTES if cut.stop is None else cut.stop, cut.step or 1
-    if first < 0 < step and last >= MOST_BYTES:  # the last ones
-        return ceil_divide(smaller(extent, -first), step)
+    if _is_known(cut, extent):
+        return len(range(*cut.indices(int(extent))))
+    if isinstance(first, int) and first < 0 < step and _stop(last, extent) == extent:  # the last ones
+        return ceil_divide(smaller_here(extent, -first), step)
     if step > 0:  # what starts behind the end, or ends before the start, has a length below 0
-        start = larger(0, extent + first) if first < 0 else first
-        stop = extent if last >= MOST_BYTES else extent + last if last < 0 else smaller(last, extent)
-        return larger(0, ceil_divide(stop - start, step))
+        return larger_here(0, ceil_divide(_stop(last, extent) - _start(first, extent), step))
     start = extent + first if first < 0 else extent - 1 if first >= MOST_BYTES else smaller(first, extent - 1)
     stop = last if last >= 0 else -1 if last <= -MOST_BYTES else larger(-1, extent + last)
-    return larger(0, ceil_divide(start - stop, -step))
+    return larger_here(0, ceil_divide(start - stop, -step))
+
+
+def _is_known(cut: slice, extent: Dim) -> bool:
+    return not any(isinstance(bound, SymbolicDim) for bound in (extent, cut.start, cut.stop))
+
+
+def _start(bound: Dim, extent: Dim) -> Dim:
+    return larger_here(0, extent + bound) if isinstance(bound, int) and bound < 0 else bound
+
+
+def _stop(bound: Dim, extent: Dim) -> Dim:
+    if isinstance(bound, int) and bound < 0:
+        return extent + bound
+    return extent if isinstance(bound, int) and bound >= MOST_BYTES else smaller_here(extent, bound)
 
 
 def _move(cut: slice, extent: Dim) -> tuple[Any, int]:
     """The first element that a slice keeps, and how far the next one is."""
-    if isinstance(extent, int) and not isinstance(cut.stop, SymbolicDim):
-        kept = range(*cut.indices(extent))
+    if _is_known(cut, extent):
+        kept = range(*cut.indices(int(extent)))
         return kept.start, kept.step
     start, step = cut.start, cut.step or 1
     if step > 0:
-        return larger(0, extent + start) if start < 0 else start, step
+        return _start(start, extent), step
     return extent + start if start < 0 else extent - 1 if start >= MOST_BYTES else smaller(start, extent - 1), step
 
 
@@ -221,7 +241,7 @@ class StridedSlice(Op, name="strided_slice", fusion=Fusion.INJECTIVE, affine=Tru
     With ``slice_mode`` ``"size"``, ``end`` holds sizes (-1: to the end) and strides are 1, as in Relay.
     """
 
-    begin: tuple[int, ...]
+    begin: tuple[Dim, ...]
     end: tuple[Dim, ...]
     strides: tuple[int, ...] | None = None
     axes: tuple[int, ...] | None = None
