@@ -254,7 +254,9 @@ def divide(a: Dim, b: Dim) -> Dim:
     if inner is not None and b > 0:  # (x // n + y) // b
         return whole + divide(inner.of[0] + (rest - SymbolicDim((((inner,), 1),))) * inner.of[1], inner.of[1] * b)
     common = math.gcd(b, *(factor for m, factor in rest.terms if m))
-    return whole + _applied("//", _collect(tuple((m, factor // common) for m, factor in rest.terms)), b // common)
+    if common == 1:
+        return whole + _applied("//", rest, b)
+    return whole + divide(_collect(tuple((m, factor // common) for m, factor in rest.terms)), b // common)
 
 
 def _is_quotient(monomial: Monomial) -> bool:

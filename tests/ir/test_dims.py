@@ -59,7 +59,7 @@ def test_dimensions_are_equal_when_they_are_the_same_whatever_the_symbols_are() 
     assert N - N == 0 and N * 0 == 0 and (2 * N + 6) // 2 == N + 3
     assert (6 * N) // 4 == N + N // 2
     assert (N * M * 64) // M == 64 * N
-    assert N // 5 // 2 == N // 10 and (N // 5 + M + 1) // 2 == (N + 5 * M + 5) // 10
+    assert N // 5 // 2 == N // 10 == (2 * (N // 5)) // 4 and (N // 5 + M + 1) // 2 == (N + 5 * M + 5) // 10
     assert N + (4 - N % 4) % 4 == (N + 3) // 4 * 4 and 5 % N == 5 - 5 // N * N
     assert (4 * N * M - 4 * M) // (N - 1) == 4 * M and (N * N - 1) // (N + 1) == N - 1
     assert hash(N + 1) == hash(1 + N)
