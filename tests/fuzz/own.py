@@ -35,10 +35,12 @@ _TILES = 16.0
 _INSIDE: dict[str, Callable[[Array], Array]] = {
     **dict.fromkeys(("Gelu", "FastGelu", "QuickGelu", "BiasGelu", "Mish", "Swish"), np.abs),
     **dict.fromkeys(("Elu", "Selu", "Celu", "Softplus", "Sigmoid", "Softsign", "HardSwish"), np.ones_like),
-    **dict.fromkeys(("LSTM", "GRU", "DynamicQuantizeLSTM"), lambda x: np.ones((), x.dtype)),
+    **dict.fromkeys(("LSTM", "GRU", "RNN", "DynamicQuantizeLSTM"), lambda x: np.ones((), x.dtype)),
 }
 """Operators that add up numbers inside, and how large these are: ``1 + erf(x)`` of a negative x is what they leave, and
-half of ``1 + tanh(x / 2)`` what gates are."""
+half of ``1 + tanh(x / 2)`` what gates are; ONNX Runtime's tanh of an RNN is ``2 / (1 + exp(-2 x)) - 1`` or the like."""
+_ONE_ADDED = {"GridSample": (1,)}
+"""Operands that 1 is added to, by position: coordinates."""
 _FIRST = frozenset(("Resize", "Upsample", "Pow"))
 """Only their first operand moves: others are sizes, or an exponent, which is whole or not."""
 
@@ -77,6 +79,9 @@ def _moving(compute: Compute, way: Way) -> Compute:
             last = 1 if node.op_type in _FIRST else len(taken)
             times = _TILES if _is_tiled(node, operands) else 1.0
             taken[:last] = [None if a is None else _moved(a, way, times) for a in taken[:last]]
+            added = [i for i in _ONE_ADDED.get(node.op_type, ()) if i < len(taken)]
+            for i, a in ((i, taken[i]) for i in added):
+                taken[i] = None if a is None else _shifted(a, np.ones_like(a), way)
         results = [_moved(a, way) for a in compute(node, taken, opset)]
         inside, first = _INSIDE.get(node.op_type), operands[0] if operands else None
         return results if inside is None or first is None else [_shifted(r, inside(first), way) for r in results]

@@ -328,6 +328,24 @@ def test_a_gate_that_is_almost_closed_has_the_rounding_of_1() -> None:
     assert within_condition(np.full((1, 1, 1, 1), 9e-37, "float32"), [results[0] for results in found]).all()
 
 
+def test_a_small_tanh_of_an_rnn_has_the_rounding_of_1() -> None:
+    """ONNX Runtime's tanh of 2e-5 is off by 3e-8."""
+    x, w, r = np.full((1, 1, 1), 2e-5, "float32"), np.ones((1, 1, 1), "float32"), np.zeros((1, 1, 1), "float32")
+    node = helper.make_node("RNN", ["x", "w", "r"], ["y"], hidden_size=1)
+    case = Case([node], [{"x": x}], {"w": w, "r": r}, [Value("y", "float32", None)], 14)
+    (found,) = peers.answer(Question("own of onnx", case.model().SerializeToString(), case.feeds))
+    assert within_condition(np.full((1, 1, 1, 1), 2.003e-5, "float32"), [results[0] for results in found]).all()
+
+
+def test_coordinates_have_the_rounding_of_1() -> None:
+    """Those of float32 among doubles: 1e-9 and 1 is 1."""
+    x, grid = np.array([[[[0.0, 1.0]]]]), np.float32([[[[1e-9, 0.0]]]])
+    case = Case([helper.make_node("GridSample", ["x", "g"], ["y"])], [{"x": x, "g": grid}], {}, [], 20)
+    case = case.replace(outputs=[Value("y", "float64", None)])
+    (found,) = peers.answer(Question("own of onnx", case.model().SerializeToString(), case.feeds))
+    assert within_condition(np.full((1, 1, 1, 1), 0.5 + 1e-9), [results[0] for results in found]).all()
+
+
 def test_where_onnx_runtime_refuses_the_reference_judges() -> None:
     """It divides no integer by zero; the other elements are decided."""
     pytest.importorskip("onnxruntime")
