@@ -139,9 +139,9 @@ class FakeQuantizationToInteger(FunctionPass, opt_level=3, bound=_BOUND):
         x, w = map(_stored, node.args)
         if x is None or w is None or x.values is node.args[0] or (x.scale is None) != (w.scale is None):
             return node
-        beyond = _scale_out_of_range(x, w)
-        if beyond is not None:
-            decide(self.info.name, node, beyond)
+        scaled = _scale_refusal(x, w)
+        if scaled is not None:
+            decide(self.info.name, node, scaled)
             return node
         w = _around_zero(w)
         dot = self._dot(x.values.dtype, w)
@@ -166,8 +166,6 @@ class FakeQuantizationToInteger(FunctionPass, opt_level=3, bound=_BOUND):
     def _refusal(self, call: Call, op: Product, x: _Stored, w: _Stored) -> Declined | None:
         if x.scale is not None and self.machine.features.isdisjoint(PARTS):
             return Declined("the machine has no dot products of bytes, nor of pairs: floats are as fast")
-        if x.is_scaled_along or (w.is_scaled_along and w.axis != 0):
-            return Declined("its data has several scales, or its weights are not scaled by filter")
         if not only_batch_open(call.type):
             return Declined("its shape is known only when it runs")
         if isinstance(op, Dense):
@@ -202,7 +200,10 @@ def _in_pairs(op: Product, x: _Stored, w: _Stored) -> Expr:
     return _scaled(total, x, w, (-1, 1, 1) if isinstance(op, Conv2d) else (-1,))
 
 
-def _scale_out_of_range(x: _Stored, w: _Stored) -> Declined | None:
+def _scale_refusal(x: _Stored, w: _Stored) -> Declined | None:
+    """Why the scales cannot be multiplied behind the sums."""
+    if x.is_scaled_along or (w.is_scaled_along and w.axis != 0):
+        return Declined("its data has several scales, or its weights are not scaled by filter")
     if x.scale is None or w.scale is None:
         return None
     with np.errstate(all="ignore"):
@@ -220,7 +221,7 @@ def _scaled(total: Expr, x: _Stored, w: _Stored, spread: Sequence[int]) -> Expr:
 def _is_exact(op: Conv2d, x: _Stored, w: _Stored) -> bool:
     """Whether float32 holds every sum: a difference of two bytes has 8 bits and a sign, a signed byte 7."""
     addends = w.values.tensor_type.extents[1:]
-    if x.is_scaled_along or (w.is_scaled_along and w.axis != 0) or None in addends:
+    if None in addends:
         return False
     largest = 255 * (128 if w.values.dtype == "int8" and _is_zero(w.zero) else 255)
     plain = (op.data_layout, op.kernel_layout) == ("NCHW", "OIHW")

@@ -147,6 +147,24 @@ def test_why_not(reason: str) -> None:
     assert [d.reason for d in log if d.by == "FakeQuantizationToInteger" and not d.taken] == [reason]
 
 
+BYTES = Constant(stored((16, 8, 1, 1), "int8"))
+SCALED = {
+    "of channels": (real(IMAGE, RNG.uniform(0.1, 0.2, 8), 0, axis=1), real(BYTES, RNG.uniform(0.1, 0.2, 16), 0)),
+    "of columns": (real(IMAGE, RNG.uniform(0.1, 0.2, 6), 0, axis=3), real(BYTES, 0.1, 0)),
+    "of inputs": (real(IMAGE, 0.1, 0), real(BYTES, RNG.uniform(0.1, 0.2, 8), 0, axis=1)),
+}
+
+
+@pytest.mark.parametrize("machine", [MACHINE, PAIRS, MachineModel(64, 32)])
+@pytest.mark.parametrize("name", SCALED)
+def test_scales_that_are_not_the_sums(name: str, machine: MachineModel) -> None:
+    with decisions() as log:
+        after = rewritten(ir.nn.conv2d(*SCALED[name]), IMAGE, machine=machine)
+    assert [tuple(arg.dtype for arg in p.args) for p in products(after)] == [("float32", "float32")]
+    reason = "its data has several scales, or its weights are not scaled by filter"
+    assert [d.reason for d in log if not d.taken] == [reason]
+
+
 EXTREMES = np.array([-128, 127, 0, -1], "int8")
 
 
