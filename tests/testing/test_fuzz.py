@@ -137,7 +137,7 @@ def test_what_roundings_of_the_inputs_move_is_within_the_condition() -> None:
 
 
 FUSED = """Attention DynamicQuantizeMatMul EmbedLayerNormalization GatherND GridSample GroupQueryAttention
-MatMulIntegerToFloat MatMulNBits QGemm RotaryEmbedding"""
+MatMulIntegerToFloat MatMulNBits QGemm RotaryEmbedding SkipSimplifiedLayerNormalization"""
 OPERATORS = [kind.__name__ for kind in REFERENCES if not kind.op_domain]
 OPERATORS += [f"com.microsoft.{name}" for name in FUSED.split()]
 

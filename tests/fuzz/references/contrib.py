@@ -74,6 +74,16 @@ def embed_layer_norm(ids: Array, segments: Array | None, *tables: Array, epsilon
     return normed.astype(tables[0].dtype), np.zeros(ids.shape[0], np.int32)
 
 
+@reference("com.microsoft.SkipSimplifiedLayerNormalization")
+def skip_rms_norm(
+    x: Array, skip: Array, gamma: Array, bias: Array | None = None, *, epsilon: float = 1e-12
+) -> tuple[Array, ...]:
+    """The norm of the sum, two results that ONNX Runtime leaves out, and the sum."""
+    total = x.astype(np.float64) + skip + (0 if bias is None else bias)
+    found = total / np.sqrt(np.square(total).mean(-1, keepdims=True) + epsilon) * gamma
+    return found.astype(x.dtype), np.zeros(0, np.float32), np.zeros(0, np.float32), total.astype(x.dtype)
+
+
 @reference("com.microsoft.MatMulNBits")
 def few_bits(
     a: Array, packed: Array, scales: Array, zeros: Array | None = None, *, K: int, N: int, bits: int, block_size: int
