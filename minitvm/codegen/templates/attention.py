@@ -15,6 +15,7 @@ from typing import Any
 
 from minitvm.codegen.loops import in_lanes, in_parallel, or_zero, transposed, with_memory
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
+from minitvm.codegen.templates.attention_few import Query
 from minitvm.codegen.templates.matmul import along_lanes, product_choices
 from minitvm.codegen.templates.product import TYPICAL, Matrix, Product
 from minitvm.codegen.templates.tile import Run, TileKernel, halves, in_steps, runs, step_cycles, tile_choices, unrolled
@@ -38,6 +39,7 @@ from minitvm.ir.loop import (
 from minitvm.ir.op import broadcast_index
 from minitvm.ir.ops.nn_attention import Attention as AttentionOp
 
+FEW = 4  # queries, up to which each is taken by itself: half of those that cost as much together
 _WIDEST = 4  # vectors of queries that a thread takes at a time
 _SCORES = 4  # parts of the second-level cache, one of which holds the scores of a block of places
 _EXP, _TURN = 14, 0.9  # cycles of a vector of scores that become powers, of an element of a square
@@ -125,7 +127,7 @@ class Attention(Template):
         return scores + mixed + blocks * (_EXP * places + _TURN * self.lanes * turned)
 
     def loops(self, choice: Choice) -> Stmt:
-        batch, _, heads, *_ = self.shape
+        batch, length, heads, *_ = self.shape
         most, vectors = choice.tile.blocks, self._vectors
         pieces = runs(vectors, most) if isinstance(vectors, int) else halves(vectors, most)
 
@@ -134,7 +136,11 @@ class Attention(Template):
                 (batch, heads, run.count), lambda p, h, i: _Queries(self, p, h, run.start(i), run.size).nest()
             )
 
-        return seq(*map(work, pieces))
+        many = seq(*map(work, pieces))
+        if isinstance(length, int) and length > FEW:
+            return many
+        few = in_parallel((batch, heads, length), lambda p, h, i: Query(self, p, h, i).nest())
+        return few if isinstance(length, int) else If(as_index(length) <= FEW, few, many)
 
 
 @dataclass(frozen=True)

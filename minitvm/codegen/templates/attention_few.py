@@ -1,0 +1,240 @@
+"""Attention of few queries over many places: the places are the lanes of scores, a value's elements those of results.
+
+What a decoder does for a token: keys and values are read once, whole rows at a time, and every lane counts.  Scores of
+as many places as a vector has lanes are sums along their keys' vectors, which a square of vectors turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from minitvm.codegen.loops import halved, in_lanes, or_zero, transposed, with_memory
+from minitvm.codegen.templates.tile import TileKernel, in_steps, runs
+from minitvm.ir.dims import ceil_divide
+from minitvm.ir.loop import (
+    Buffer,
+    If,
+    LoopExpr,
+    Stmt,
+    Store,
+    as_index,
+    binary,
+    const,
+    intrin,
+    loop,
+    maximum,
+    minimum,
+    select,
+    seq,
+)
+
+if TYPE_CHECKING:
+    from minitvm.codegen.templates.attention import Attention
+
+_LOWEST = -float("inf")
+_PLACES = 2048
+"""Scores that are kept at a time."""
+_ABREAST = 8
+"""Vectors of a result that are summed at a time."""
+
+
+@dataclass(frozen=True)
+class Query:
+    """One query of one head: number ``i`` of image ``p``."""
+
+    template: Attention
+    p: LoopExpr
+    h: LoopExpr
+    i: LoopExpr
+
+    @property
+    def lanes(self) -> int:
+        return self.template.lanes
+
+    @property
+    def dtype(self) -> str:
+        return self.template.accumulator
+
+    # --- memory -----------------------------------------------------------------------------------------------
+
+    def _vectors(self, name: str, elements: int) -> Buffer:
+        """As many whole vectors as elements need."""
+        return Buffer(name, (-(-elements // self.lanes) * self.lanes,), self.dtype, "shared")
+
+    @cached_property
+    def query(self) -> Buffer:
+        return self._vectors("query", self.template.shape[4])
+
+    @cached_property
+    def at_once(self) -> int:
+        places = self.template.shape[3]
+        return min(places, _PLACES) if isinstance(places, int) else _PLACES
+
+    @cached_property
+    def scores(self) -> Buffer:
+        return self._vectors("scores", max(1, self.at_once))
+
+    @cached_property
+    def mixed(self) -> Buffer:
+        return self._vectors("mixed", self.template.shape[5])
+
+    @cached_property
+    def lane(self) -> Buffer:
+        """A vector whose lanes become one number."""
+        return Buffer("lane", (self.lanes,), self.dtype, "local")
+
+    @cached_property
+    def numbers(self) -> dict[str, Buffer]:
+        """The maximum and the total so far, what is taken off scores, and what earlier places count."""
+        return {name: Buffer(name, (), self.dtype, "local") for name in ("top", "total", "less", "earlier")}
+
+    # --- loops ------------------------------------------------------------------------------------------------
+
+    def nest(self) -> Stmt:
+        places, (top, total, *_) = self.template.shape[3], self.numbers.values()
+        begin = [
+            self._set(top, const(_LOWEST, self.dtype)),
+            self._set(total, const(0, self.dtype)),
+            self._in_vectors(self.mixed.shape[0], lambda e: Store(self.mixed, (e,), const(0, self.dtype))),
+        ]
+        if isinstance(places, int):
+            blocks = [run.over(self._places, name="block") for run in runs(places, _PLACES)]
+        else:
+            blocks = [loop(ceil_divide(places, _PLACES), self._open_block, name="block")]
+        memory = [self.query, self.scores, self.mixed, self.lane, *self.numbers.values()]
+        return with_memory(memory, seq(self._take_query(), *begin, *blocks, self._results()))
+
+    def _open_block(self, number: LoopExpr) -> Stmt:
+        start = number * _PLACES
+        return self._places(start, minimum(as_index(self.template.shape[3]) - start, _PLACES))
+
+    def _places(self, start: LoopExpr, count: Any) -> Stmt:
+        return seq(self._scores(start, count), self._powers(count), self._mix(start, count))
+
+    def _set(self, buffer: Buffer, value: LoopExpr) -> Stmt:
+        return Store(buffer, (), value)
+
+    def _in_vectors(self, count: Any, body: Callable[[LoopExpr], Stmt]) -> Stmt:
+        """For as many whole vectors as ``count`` elements need."""
+        return loop(
+            ceil_divide(count, self.lanes) if isinstance(count, int) else (count + (self.lanes - 1)) // self.lanes,
+            lambda r: in_lanes(self.lanes, lambda lane: body(r * self.lanes + lane)),
+            name="r",
+        )
+
+    def _take_query(self) -> Stmt:
+        """Times the scale; zeros behind it."""
+        query, size = self.template.problem.inputs[0], self.template.shape[4]
+
+        def element(r: LoopExpr) -> Stmt:
+            found = query[self.p, self.i, self.h, r].astype(self.dtype) * self.template.op.scale
+            return Store(self.query, (r,), found if size % self.lanes == 0 else or_zero(r < size, found))
+
+        return self._in_vectors(size, element)
+
+    def _scores(self, start: LoopExpr, count: Any) -> Stmt:
+        """Of ``count`` places; those that the last vector has beyond them are as low as can be."""
+        inputs, size, places = self.template.problem.inputs, self.template.shape[4], self.template.shape[3]
+        key, mask = inputs[1], inputs[3] if len(inputs) > 3 else None
+
+        def square(first: LoopExpr) -> Stmt:
+            def products(v: LoopExpr, lane: LoopExpr) -> LoopExpr:
+                place = minimum(start + first + v, as_index(places) - 1)
+                found: LoopExpr = const(0, self.dtype)
+                for at in range(0, size, self.lanes):
+                    element = key[self.p, place, self.h, lane + at].astype(self.dtype)
+                    whole = at + self.lanes <= size
+                    element = element if whole else or_zero(lane + at < size, element)
+                    found = intrin("fma", self.query[lane + at], element, found)
+                return found
+
+            def add(_: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+                return Store(self.lane, (lane,), self.lane[lane] + value)
+
+            def put(lane: LoopExpr) -> Stmt:
+                place = start + first + lane
+                found = self.template.op.masked(self.lane[lane], mask, (self.p, self.h, self.i, place))
+                whole = isinstance(count, int) and count % self.lanes == 0
+                value = found if whole else select(first + lane < count, found, _LOWEST)
+                return Store(self.scores, (first + lane,), value)
+
+            zero = in_lanes(self.lanes, lambda lane: Store(self.lane, (lane,), const(0, self.dtype)))
+            turned = transposed(self.lanes, self.dtype, self.lanes, self.lanes, products, add)
+            return seq(zero, turned, in_lanes(self.lanes, put))
+
+        whole = ceil_divide(count, self.lanes) if isinstance(count, int) else (count + (self.lanes - 1)) // self.lanes
+        return loop(whole, lambda r: square(r * self.lanes), name="r")
+
+    def _of_lanes(self, count: Any, first: float, op: str, value: Callable[[LoopExpr], LoopExpr]) -> Stmt:
+        """``lane[0]``: the values of ``count`` places, combined."""
+        begin = in_lanes(self.lanes, lambda lane: Store(self.lane, (lane,), const(first, self.dtype)))
+
+        def step(r: LoopExpr) -> Stmt:
+            def one(lane: LoopExpr) -> Stmt:
+                return Store(self.lane, (lane,), binary(op, self.lane[lane], value(r * self.lanes + lane)))
+
+            return in_lanes(self.lanes, one)
+
+        whole = ceil_divide(count, self.lanes) if isinstance(count, int) else (count + (self.lanes - 1)) // self.lanes
+        return seq(begin, loop(whole, step, name="r"), halved(self.lane, (), self.lanes, op))
+
+    def _powers(self, count: Any) -> Stmt:
+        """As the template of many queries has them."""
+        zeros = self.template.op.empty_rows == "zero"
+        top, total, less, earlier = self.numbers.values()
+        scores, zero = self.scores, const(0, self.dtype)
+
+        def power(j: LoopExpr) -> Stmt:
+            return Store(scores, (j,), intrin("exp", scores[j] - less[()]))
+
+        def kept(j: LoopExpr) -> Stmt:
+            return Store(scores, (j,), select(intrin("isnan", scores[j]), zero, scores[j]))
+
+        share = intrin("exp", earlier[()] - less[()])
+        return seq(
+            self._set(earlier, top[()]),
+            self._of_lanes(count, _LOWEST, "max", lambda j: scores[j]),
+            self._set(top, maximum(top[()], self.lane[0])),
+            self._set(less, select(top[()].equal(_LOWEST), zero, top[()])),
+            self._set(earlier, select(intrin("isnan", share), zero, share) if zeros else share),
+            self._in_vectors(count, power),
+            self._of_lanes(count, 0.0, "add", lambda j: scores[j]),
+            self._set(total, intrin("fma", total[()], earlier[()], self.lane[0])),
+            self._in_vectors(count, kept) if zeros else None,
+        )
+
+    def _mix(self, start: LoopExpr, count: Any) -> Stmt:
+        """What was mixed before counts less, and these places are added."""
+        value, width, (*_, earlier) = self.template.problem.inputs[2], self.template.shape[5], self.numbers.values()
+
+        def vectors(first: LoopExpr, blocks: int) -> Stmt:
+            def element(b: LoopExpr, lane: LoopExpr, r: LoopExpr) -> LoopExpr:
+                e = (first + b) * self.lanes + lane
+                found = value[self.p, start + r, self.h, e].astype(self.dtype)
+                return found if width % self.lanes == 0 else or_zero(e < width, found)
+
+            def store(_: LoopExpr, b: LoopExpr, lane: LoopExpr, found: LoopExpr) -> Stmt:
+                e = (first + b) * self.lanes + lane
+                return Store(self.mixed, (e,), intrin("fma", self.mixed[e], earlier[()], found))
+
+            kernel = TileKernel(1, blocks, self.lanes, self.dtype, lambda _, __, r: self.scores[r], element, store)
+            return kernel.nest(lambda step: in_steps(count, blocks, step))
+
+        return seq(*(run.over(vectors) for run in runs(self.mixed.shape[0] // self.lanes, _ABREAST)))
+
+    def _results(self) -> Stmt:
+        (_, _, _, places, _, width), out, (_, total, *_) = (
+            self.template.shape,
+            self.template.problem.output,
+            self.numbers.values(),
+        )
+
+        def element(e: LoopExpr) -> Stmt:
+            found = self.template.op.averaged(self.mixed[e], total[()], places)
+            stored = Store(out, (self.p, self.i, self.h, e), found.astype(out.dtype))
+            return stored if width % self.lanes == 0 else If(e < width, stored)
+
+        return self._in_vectors(width, element)
