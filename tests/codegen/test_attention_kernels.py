@@ -158,3 +158,44 @@ def test_scores_that_are_no_numbers(kind: str, rows: str) -> None:
     lost = np.full((4, 3), np.nan if rows == "nan" else 0)
     np.testing.assert_array_equal(found[0, :4, 0], lost)
     np.testing.assert_allclose(found[0, 4, 0], arrays[2][0, 89, 0], rtol=1e-6)
+
+
+WIDTHS = [MachineModel(16, 16), SMALL_CACHE, MachineModel(64, 32, threads=3)]
+
+
+@pytest.mark.parametrize("machine", WIDTHS, ids=["16 bytes", "32 bytes", "64 bytes"])
+@pytest.mark.parametrize(("length", "places", "size", "width"), [(1, 1, 1, 1), (4, 19, 20, 33), (3, 40, 64, 7)])
+def test_few_queries(machine: MachineModel, length: int, places: int, size: int, width: int) -> None:
+    for dtype, rows in (("float32", "zero"), ("float16", "nan"), ("float64", "nan")):
+        shapes = [(2, length, 2, size), (2, places, 2, size), (2, places, 2, width), (length, places)]
+        call = attention(shapes, dtype, scale=0.3, empty_rows=rows)
+        arrays = [np.random.default_rng(places).normal(size=shape).astype(dtype) for shape in shapes]
+        arrays[3][:, places // 2 :] = -np.inf
+        check(simplify(lower(function(call), "attention", machine)), call, arrays)
+
+
+@pytest.mark.parametrize("places", [1, 2047, 2048, 2049, 4100])
+def test_few_queries_in_machine_code(places: int) -> None:
+    """As long as a block of places, and longer; the largest score comes last."""
+    shapes = [(1, 2, 3, 64), (1, places, 3, 64), (1, places, 3, 80)]
+    call, rng = attention(shapes, scale=0.125), np.random.default_rng(places)
+    arrays = [rng.normal(size=shape).astype("float32") for shape in shapes]
+    arrays[1][:, -1] *= 9
+    kernel = simplify(lower(function(call), "attention", machine_model(host(), 1)))
+    check(legal(kernel, "llvm"), call, arrays, native=True)
+
+
+@pytest.mark.parametrize("rows", ["nan", "zero"])
+def test_few_queries_with_scores_that_are_no_numbers(rows: str) -> None:
+    """NaN in the first block of places and in the second; nothing looked at; infinity; a row that looks at its last."""
+    places = 2100
+    for kind in range(5):
+        call = attention([(1, 1, 1, 2), (1, places, 1, 2), (1, places, 1, 3), (1, places)], empty_rows=rows)
+        arrays = [np.random.default_rng(3).normal(size=a.tensor_type.static_shape).astype("float32") for a in call.args]
+        mask = arrays[3][0]
+        where = (slice(2, 3), slice(2080, 2081), slice(None), slice(5, 6), slice(0, places - 1))[kind]
+        mask[where] = (np.nan, np.nan, -np.inf, np.inf, -np.inf)[kind]
+        kernel = simplify(lower(function(call), "attention", machine_model(host(), 1)))
+        (found,) = run_native(legal(kernel, "llvm"), *arrays)
+        wanted = call.op.reference(*arrays)  # type: ignore[union-attr]
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5, err_msg=f"case {kind}")
