@@ -142,7 +142,8 @@ def _tiled(call: Call, op: Conv2d | MaxPool | AvgPool) -> Expr:
 
 
 def _transposed(call: Call, op: ConvTranspose) -> Expr:
-    """A transposed convolution over tiles of its image, with as many pixels around each as reach into its results."""
+    """A transposed convolution over tiles of its image, with the pixels around each that reach into its results; behind
+    the last, strides that are longer than the window leave output padding."""
     data, size = call.args[0], call.tensor_type.shape[2:]
     taps = call.args[1].tensor_type.static_shape[2:]
     cuts = _cuts(tuple(ceil_divide(extent, stride) for extent, stride in zip(size, op.strides, strict=True)))
@@ -152,10 +153,12 @@ def _transposed(call: Call, op: ConvTranspose) -> Expr:
     pixels = tuple(cut.length + 2 * more for cut, more in zip(cuts, reach, strict=True))
     lengths, counts = tuple(cut.length for cut in cuts), tuple(cut.count for cut in cuts)
     images = Call(ExtractTiles(pixels, lengths, tuple(reach), counts), (data,), span=call.span)
-    plain = op.with_attributes(padding=(0, 0, 0, 0), output_padding=(0, 0))
-    whole = Call(plain, (images, *call.args[1:]), span=call.span)
     begin = tuple(more * s + pad for more, s, pad in zip(reach, op.strides, pads, strict=True))
     end = tuple(b + length * s for b, length, s in zip(begin, lengths, op.strides, strict=True))
+    made = [(count - 1) * s + span for count, s, span in zip(pixels, op.strides, spans, strict=True)]
+    behind = tuple(max(0, e - m) for e, m in zip(end, made, strict=True))
+    plain = op.with_attributes(padding=(0, 0, 0, 0), output_padding=behind)
+    whole = Call(plain, (images, *call.args[1:]), span=call.span)
     part = Call(StridedSlice(begin, end, axes=(2, 3)), (whole,), span=call.span)
     return Call(MergeTiles(size, data.tensor_type.shape[0], counts), (part,), span=call.span)
 

@@ -80,6 +80,23 @@ def test_images_of_known_size_are_left_alone() -> None:
     assert TileWindows()(module).main is module.main
 
 
+@pytest.mark.parametrize("taps", [1, 2, 3])
+@pytest.mark.parametrize("stride", [1, 2, 3, 5])
+@pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 0, 0, 2], [5, 6, 4, 0]])
+def test_transposed_strides_beyond_the_taps(taps: int, stride: int, pads: list[int]) -> None:
+    """Pixels that no tap reaches lie between those that one does, and behind the last one of a tile."""
+    window = f"ConvTranspose <strides = [{stride}, {stride}], pads = {pads}>"
+    graph = f"g (float[n, 2, h, v] x, float[2, 3, {taps}, {taps}] w) => (float[n, 3, p, q] y) {{ y = {window} (x, w) }}"
+    model = parser.parse_model('<ir_version: 9, opset_import: ["": 19]> ' + graph)
+    session, runtime = minitvm.InferenceSession(model), onnxruntime.InferenceSession(model.SerializeToString())
+    for shape in ((2, 2, 11, 16), (1, 2, 12, 19), (1, 2, 37, 90)):
+        drawn = {"x": shape, "w": (2, 3, taps, taps)}
+        feed = {n: np.random.default_rng(4).standard_normal(s).astype(np.float32) for n, s in drawn.items()}
+        [found], [want] = session.run(None, feed), runtime.run(None, feed)
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5, strict=True)
+    assert len(session.libraries) == 1
+
+
 @pytest.mark.parametrize("counts_padding", [0, 1])
 @pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 0, 0, 1]])
 @pytest.mark.parametrize("widths", [(1, 2, 9, 1), (9, 1, 2)])
