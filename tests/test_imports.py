@@ -27,7 +27,7 @@ LAYERS = (
     ("driver",),
     ("models",),
     ("ort",),
-    ("session",),
+    ("session", "generation"),
     ("testing", "tvm", "lab", "viewer", "torch", "capi", "cli", "demo", "onnx_backend", "__init__", "__main__"),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}

@@ -11,18 +11,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from minitvm import config
 from minitvm.errors import MiniTVMError
 from minitvm.ir.types import Leaf
 from minitvm.runtime.bind import Binder, Sizes
+from minitvm.runtime.devices import Device
 from minitvm.runtime.direct import AS_EVER, DirectCall, How
 from minitvm.runtime.graph import Artifact, HostCall, Segment, steps_of
 from minitvm.runtime.instance import Instance
-
-if TYPE_CHECKING:
-    from minitvm.runtime.library import Library
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """Of inputs, by name."""
@@ -35,6 +33,24 @@ def roomy(size: int) -> int:
     """The size that memory is planned for: the next of four steps between two powers of two."""
     step = 1 << max(0, size.bit_length() - 3)
     return -(-size // step) * step
+
+
+class Planned(Protocol):
+    """What is asked of a :class:`Library`, one for all shapes or for numbers."""
+
+    artifact: Artifact
+    host_calls: list[HostCall]
+
+    @property
+    def threads(self) -> int: ...
+
+    def __getitem__(self, name: str) -> Callable[..., Any]: ...
+
+    def device(self) -> Device: ...
+
+    def bound(self, shapes: Shapes) -> Any: ...
+
+    def like(self, artifact: Artifact) -> Any: ...
 
 
 class Bound:
@@ -54,18 +70,20 @@ class Bound:
         return self._rooms.library.host_calls
 
     @cached_property
-    def library(self) -> Library:
+    def library(self) -> Any:
         """One with a plan for exactly these sizes."""
         return self._rooms.library.bound(self._shapes)
 
     @property
     def artifact(self) -> Artifact:
-        return self.library.artifact
+        found: Artifact = self.library.artifact
+        return found
 
     def call(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
         """All results of a run of arrays that are right."""
         room = self._rooms.of(self.sizes)
-        return self.library.call(feeds, how) if room is None else room.call(self.sizes, feeds, how)
+        results: list[Any] = self.library.call(feeds, how) if room is None else room.call(self.sizes, feeds, how)
+        return results
 
 
 class OpenCall(DirectCall):
@@ -96,9 +114,9 @@ class OpenCall(DirectCall):
 class Room:
     """Memory planned for some sizes."""
 
-    library: Library
+    library: Planned
     sizes: Sizes
-    _make: Callable[[Library], OpenCall]
+    _make: Callable[[Planned], OpenCall]
     _idle: list[OpenCall] = field(default_factory=list)
 
     def call(self, sizes: Sizes, feeds: Mapping[str, Any], how: How) -> list[Any]:
@@ -115,7 +133,7 @@ class Room:
 class Rooms:
     """Of a library for all shapes."""
 
-    def __init__(self, library: Library, binder: Binder) -> None:
+    def __init__(self, library: Planned, binder: Binder) -> None:
         self.library, self._binder, self.open_types = library, binder, binder.open_types
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[int, ...], Room | None] = OrderedDict()
@@ -143,7 +161,7 @@ class Rooms:
         except (MiniTVMError, ValueError):  # sizes that nobody asked for may be none, or too large
             return None
 
-    def _call(self, planned: Library) -> OpenCall:
+    def _call(self, planned: Planned) -> OpenCall:
         return OpenCall(planned["default"](None, planned.threads), self.library.artifact, self.open_types)
 
     @cached_property

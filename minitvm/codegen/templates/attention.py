@@ -139,7 +139,9 @@ class Attention(Template):
         many = seq(*map(work, pieces))
         if isinstance(length, int) and length > FEW:
             return many
-        few = in_parallel((batch, heads, length), lambda p, h, i: Query(self, p, h, i).nest())
+        few = in_parallel(
+            (batch, heads, length), lambda p, h, i: Query(self.problem, self.shape, self.lanes, p, h, i).nest()
+        )
         return few if isinstance(length, int) else If(as_index(length) <= FEW, few, many)
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minitvm.codegen.loops import halved, in_lanes, or_zero, transposed, with_memory
+from minitvm.codegen.problem import Problem
 from minitvm.codegen.templates.tile import TileKernel, in_steps, runs
 from minitvm.ir.dims import ceil_divide
 from minitvm.ir.loop import (
@@ -30,9 +31,7 @@ from minitvm.ir.loop import (
     select,
     seq,
 )
-
-if TYPE_CHECKING:
-    from minitvm.codegen.templates.attention import Attention
+from minitvm.ir.ops.nn_attention import Attention
 
 _LOWEST = -float("inf")
 _PLACES = 2048
@@ -43,20 +42,23 @@ _ABREAST = 8
 
 @dataclass(frozen=True)
 class Query:
-    """One query of one head: number ``i`` of image ``p``."""
+    """One query of one head: number ``i`` of image ``p``; ``shape``: batch, length, heads, places, d, e."""
 
-    template: Attention
+    problem: Problem
+    shape: tuple[Any, ...]
+    lanes: int
     p: LoopExpr
     h: LoopExpr
     i: LoopExpr
 
     @property
-    def lanes(self) -> int:
-        return self.template.lanes
+    def op(self) -> Attention:
+        assert isinstance(self.problem.op, Attention)
+        return self.problem.op
 
     @property
     def dtype(self) -> str:
-        return self.template.accumulator
+        return self.problem.accumulator
 
     # --- memory -----------------------------------------------------------------------------------------------
 
@@ -66,11 +68,11 @@ class Query:
 
     @cached_property
     def query(self) -> Buffer:
-        return self._vectors("query", self.template.shape[4])
+        return self._vectors("query", self.shape[4])
 
     @cached_property
     def at_once(self) -> int:
-        places = self.template.shape[3]
+        places = self.shape[3]
         return min(places, _PLACES) if isinstance(places, int) else _PLACES
 
     @cached_property
@@ -79,7 +81,7 @@ class Query:
 
     @cached_property
     def mixed(self) -> Buffer:
-        return self._vectors("mixed", self.template.shape[5])
+        return self._vectors("mixed", self.shape[5])
 
     @cached_property
     def lane(self) -> Buffer:
@@ -94,7 +96,7 @@ class Query:
     # --- loops ------------------------------------------------------------------------------------------------
 
     def nest(self) -> Stmt:
-        places, (top, total, *_) = self.template.shape[3], self.numbers.values()
+        places, (top, total, *_) = self.shape[3], self.numbers.values()
         begin = [
             self._set(top, const(_LOWEST, self.dtype)),
             self._set(total, const(0, self.dtype)),
@@ -109,7 +111,7 @@ class Query:
 
     def _open_block(self, number: LoopExpr) -> Stmt:
         start = number * _PLACES
-        return self._places(start, minimum(as_index(self.template.shape[3]) - start, _PLACES))
+        return self._places(start, minimum(as_index(self.shape[3]) - start, _PLACES))
 
     def _places(self, start: LoopExpr, count: Any) -> Stmt:
         return seq(self._scores(start, count), self._powers(count), self._mix(start, count))
@@ -127,17 +129,17 @@ class Query:
 
     def _take_query(self) -> Stmt:
         """Times the scale; zeros behind it."""
-        query, size = self.template.problem.inputs[0], self.template.shape[4]
+        query, size = self.problem.inputs[0], self.shape[4]
 
         def element(r: LoopExpr) -> Stmt:
-            found = query[self.p, self.i, self.h, r].astype(self.dtype) * self.template.op.scale
+            found = query[self.p, self.i, self.h, r].astype(self.dtype) * self.op.scale
             return Store(self.query, (r,), found if size % self.lanes == 0 else or_zero(r < size, found))
 
         return self._in_vectors(size, element)
 
     def _scores(self, start: LoopExpr, count: Any) -> Stmt:
         """Of ``count`` places; those that the last vector has beyond them are as low as can be."""
-        inputs, size, places = self.template.problem.inputs, self.template.shape[4], self.template.shape[3]
+        inputs, size, places = self.problem.inputs, self.shape[4], self.shape[3]
         key, mask = inputs[1], inputs[3] if len(inputs) > 3 else None
 
         def square(first: LoopExpr) -> Stmt:
@@ -156,7 +158,7 @@ class Query:
 
             def put(lane: LoopExpr) -> Stmt:
                 place = start + first + lane
-                found = self.template.op.masked(self.lane[lane], mask, (self.p, self.h, self.i, place))
+                found = self.op.masked(self.lane[lane], mask, (self.p, self.h, self.i, place))
                 whole = isinstance(count, int) and count % self.lanes == 0
                 value = found if whole else select(first + lane < count, found, _LOWEST)
                 return Store(self.scores, (first + lane,), value)
@@ -183,7 +185,7 @@ class Query:
 
     def _powers(self, count: Any) -> Stmt:
         """As the template of many queries has them."""
-        zeros = self.template.op.empty_rows == "zero"
+        zeros = self.op.empty_rows == "zero"
         top, total, less, earlier = self.numbers.values()
         scores, zero = self.scores, const(0, self.dtype)
 
@@ -208,7 +210,7 @@ class Query:
 
     def _mix(self, start: LoopExpr, count: Any) -> Stmt:
         """What was mixed before counts less, and these places are added."""
-        value, width, (*_, earlier) = self.template.problem.inputs[2], self.template.shape[5], self.numbers.values()
+        value, width, (*_, earlier) = self.problem.inputs[2], self.shape[5], self.numbers.values()
 
         def vectors(first: LoopExpr, blocks: int) -> Stmt:
             def element(b: LoopExpr, lane: LoopExpr, r: LoopExpr) -> LoopExpr:
@@ -226,14 +228,10 @@ class Query:
         return seq(*(run.over(vectors) for run in runs(self.mixed.shape[0] // self.lanes, _ABREAST)))
 
     def _results(self) -> Stmt:
-        (_, _, _, places, _, width), out, (_, total, *_) = (
-            self.template.shape,
-            self.template.problem.output,
-            self.numbers.values(),
-        )
+        (_, _, _, places, _, width), out, (_, total, *_) = (self.shape, self.problem.output, self.numbers.values())
 
         def element(e: LoopExpr) -> Stmt:
-            found = self.template.op.averaged(self.mixed[e], total[()], places)
+            found = self.op.averaged(self.mixed[e], total[()], places)
             stored = Store(out, (self.p, self.i, self.h, e), found.astype(out.dtype))
             return stored if width % self.lanes == 0 else If(e < width, stored)
 
