@@ -343,6 +343,30 @@ def test_windows_that_are_shifted_over_padded_rows_are_compiled_once() -> None:
     assert len(session.libraries) == 1
 
 
+def test_images_sampled_at_computed_places_are_compiled_once() -> None:
+    """As DETR's decoders do, with positions counted in floats."""
+    text = """<ir_version: 8, opset_import: ["": 18]>
+        g (float[n, 2, h, w] x, float[n, p, q, 2] at) => (float[n, 2, p, q] y, float[c] z)
+        <float zero = {0}, float one = {1}, float minus = {-2}> {
+        width = Shape <start = 3, end = 4> (x)
+        wide = Cast <to = 1> (width)
+        last = Squeeze (wide)
+        ahead = Range (zero, last, one)
+        back = Range (last, zero, minus)
+        z = Concat <axis = 0> (ahead, back)
+        y = GridSample <padding_mode = "MODE", align_corners = 1> (x, at) }"""
+    for mode in ("zeros", "border", "reflection"):
+        model = onnx.parser.parse_model(text.replace("MODE", mode))
+        session = InferenceSession(model, num_threads=1)
+        static = InferenceSession(model, num_threads=1, symbolic=False)
+        for n, h, w, p, q in ((2, 5, 7, 3, 4), (1, 9, 4, 1, 1), (3, 2, 12, 6, 2)):
+            feeds = {"x": array(n, 2, h, w), "at": array(n, p, q, 2)}
+            (got, counted), (want, _) = session.run(None, feeds), static.run(None, feeds)
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+            np.testing.assert_array_equal(counted, [*range(w), *range(w, 0, -2)])
+        assert len(session.libraries) == 1
+
+
 def wait_for(session: InferenceSession) -> None:
     """Until what is compiled beside its runs is there."""
     assert session._engine.worker is not None

@@ -65,9 +65,9 @@ def shape_value(expr: Expr, known: Mapping[Expr, np.ndarray]) -> np.ndarray | No
     except (NoShapeValue, Undecided, TypeError, ValueError, IndexError, KeyError, MiniTVMError):
         return None
     value = found[expr]
-    if not isinstance(value, np.ndarray) or any(isinstance(e, Quotient) for e in value.flat):
+    if not isinstance(value, np.ndarray) or any(isinstance(e, Quotient) and e.below != 1 for e in value.flat):
         return None
-    return value
+    return _each(lambda e: e.above if isinstance(e, Quotient) else e, value)
 
 
 def _is_size(expr: Expr) -> bool:

@@ -20,7 +20,17 @@ from minitvm.frontend.onnx.node import (
     with_shapes,
 )
 from minitvm.frontend.onnx.registry import formulas, onnx_op
-from minitvm.ir.dims import Dim, SymbolicDim, are_counted_on, ceil_divide, common_shape, differ, larger, with_ones
+from minitvm.ir.dims import (
+    Dim,
+    SymbolicDim,
+    Undecided,
+    are_counted_on,
+    ceil_divide,
+    common_shape,
+    differ,
+    larger_here,
+    with_ones,
+)
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops._shape import shapes_differ
 from minitvm.ir.types import UnknownSize
@@ -205,9 +215,8 @@ def expand(node: OnnxNode) -> Expr:
 def range_(node: OnnxNode) -> Expr:
     start, limit, delta = (node.sizes(i, n)[0] for i, n in enumerate(("start", "limit", "delta")))
     dtype = node[0].dtype
-    if isinstance(limit, SymbolicDim) and delta > 0:
-        steps = emit("iota", size=larger(0, ceil_divide(limit - start, delta)), dtype=dtype)
-        return emit("add", emit("multiply", steps, scalar(delta, dtype)), scalar(start, dtype))
+    if any(isinstance(bound, SymbolicDim) for bound in (start, limit, delta)):
+        return _open_range(_whole(start), _whole(limit), _whole(delta), dtype)
     count = (limit - start) / delta if delta else math.nan
     if math.isnan(count):
         raise node.misfit(f"from {start} to {limit} in steps of {delta} is no range")
@@ -217,6 +226,20 @@ def range_(node: OnnxNode) -> Expr:
     if isinstance(start, int):
         return Constant(np.array(range(start, limit, delta), dtype))
     return Constant(np.arange(start, limit, delta, dtype=dtype).astype(dtype))
+
+
+def _open_range(start: Dim, limit: Dim, delta: Dim, dtype: str) -> Expr:
+    if not isinstance(delta, int) or delta == 0:
+        raise Undecided(f"a range in steps of {delta} has as many elements as a run says")
+    ahead = limit - start if delta > 0 else start - limit
+    steps = emit("iota", size=larger_here(0, ceil_divide(ahead, abs(delta))), dtype=dtype)
+    return emit("add", emit("multiply", steps, delta), start)
+
+
+def _whole(bound: Dim | float) -> Dim:
+    if isinstance(bound, float) and not bound.is_integer():
+        raise Undecided(f"a range with {bound} in it has as many elements as floats say")
+    return bound if isinstance(bound, SymbolicDim) else int(bound)
 
 
 def _eye_like(node: OnnxNode) -> Expr:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from minitvm.ir.dims import differ
+from minitvm.ir.dims import Dim, differ, lacks, product
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
@@ -18,6 +18,7 @@ from minitvm.ir.loop import (
     Stage,
     Stmt,
     all_of,
+    as_index,
     const,
     intrin,
     loop,
@@ -34,7 +35,6 @@ from minitvm.ir.ops._shape import (
     dilated,
     flatten_index,
     inside,
-    known,
     pads_of,
     require_kind,
     require_same_dtype,
@@ -72,12 +72,13 @@ class GridSample(Op, name="image.grid_sample", fusion=Fusion.OUT_ELEMWISE_FUSABL
             raise self.reject(
                 f"grid {grid} does not name places in {data}", hint="data (N, C, d...), grid (N, ..., rank)"
             )
-        known(self, data, "data")
-        if 0 in data.shape[2:]:
+        found = data.with_shape((*data.shape[:2], *grid.shape[1:-1]))
+        if 0 in data.shape[2:] or lacks(product(data.shape[2:]), product(found.shape)):
             raise self.reject(f"there is no element to take from {data}")
-        return data.with_shape((*data.shape[:2], *grid.shape[1:-1]))
+        return found
 
-    def _ends(self, extent: int) -> tuple[float, float]:
+    def _ends(self, extent: Any) -> tuple[Any, Any]:
+        """Of the extent as a number of either kind."""
         return (0.0, extent - 1.0) if self.align_corners else (-0.5, extent - 0.5)
 
     # --- in numpy ---
@@ -148,24 +149,24 @@ class GridSample(Op, name="image.grid_sample", fusion=Fusion.OUT_ELEMWISE_FUSABL
 
         return compute((*data.shape[:2], *grid.shape[1:-1]), element)
 
-    def _place(self, x: LoopExpr, extent: int) -> LoopExpr:
+    def _place(self, x: LoopExpr, extent: Dim) -> LoopExpr:
         """Where a number of the grid lies, in elements."""
+        size = _as_float(extent, x.dtype)
         if not self.pixels:
-            x = (x + 1.0) * 0.5 * float(extent - 1) if self.align_corners else ((x + 1.0) * float(extent) - 1.0) * 0.5
+            x = (x + 1.0) * 0.5 * (size - 1.0) if self.align_corners else ((x + 1.0) * size - 1.0) * 0.5
         x = intrin("round", x) if self.method == "nearest" else x
-        low, high = self._ends(extent)
+        low, high = self._ends(size)
         if self.padding_mode == "border":
-            beyond = (x < low) | (const(high, x.dtype) < x)
-            return select(beyond, minimum(maximum(x, 0.0), float(extent - 1)), x)
+            return select((x < low) | (high < x), minimum(maximum(x, 0.0), size - 1.0), x)
         return _mirrored(x, low, high) if self.padding_mode == "reflection" else x
 
-    def _tap(self, x: LoopExpr, tap: int, extent: int) -> tuple[LoopExpr, LoopExpr | None, list[LoopExpr]]:
+    def _tap(self, x: LoopExpr, tap: int, extent: Dim) -> tuple[LoopExpr, LoopExpr | None, list[LoopExpr]]:
         """The position of a tap, its weight, and on which conditions it counts."""
-        floor = intrin("floor", x)
+        floor, size = intrin("floor", x), _as_float(extent, x.dtype)
         at = floor + float(tap)
-        conditions = [const(0, x.dtype) <= at, at < float(extent)] if self.padding_mode == "zeros" else []
-        at = _mirrored(at, *self._ends(extent)) if self.padding_mode == "reflection" else at
-        position = minimum(maximum(at.astype("int64"), 0), extent - 1)
+        conditions = [const(0, x.dtype) <= at, at < size] if self.padding_mode == "zeros" else []
+        at = _mirrored(at, *self._ends(size)) if self.padding_mode == "reflection" else at
+        position = minimum(maximum(at.astype("int64"), 0), as_index(extent - 1))
         distance = intrin("abs", x - floor - float(tap))
         if self.method == "nearest":
             return position, None, conditions
@@ -174,6 +175,10 @@ class GridSample(Op, name="image.grid_sample", fusion=Fusion.OUT_ELEMWISE_FUSABL
         a, d = _ALPHA, distance
         near, far = ((a + 2) * d - (a + 3)) * d * d + 1.0, (d - 1.0) * (d - 2.0) * (d - 2.0) * a
         return position, near if tap in (0, 1) else far, conditions
+
+
+def _as_float(extent: Dim, dtype: str) -> LoopExpr:
+    return const(extent, dtype) if isinstance(extent, int) else as_index(extent).astype(dtype)
 
 
 def _reflected(x: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -189,15 +194,14 @@ def _reflected(x: np.ndarray, low: float, high: float) -> np.ndarray:
     return np.where((x < low) | (x > high), back, x).astype(x.dtype)
 
 
-def _mirrored(x: LoopExpr, low: float, high: float) -> LoopExpr:
-    if high == low:
-        return const(low, x.dtype)
-    below, above, span = x < low, const(high, x.dtype) < x, high - low
+def _mirrored(x: LoopExpr, low: float, high: LoopExpr) -> LoopExpr:
+    below, above, span = x < low, high < x, high - low
     beyond = select(below, low - x, x - high)
     turns = intrin("floor", beyond / span)
     rest, half = beyond - turns * span, turns * 0.5
     even = intrin("floor", half).equal(half)
-    return select(below | above, select((below & even) | (above & intrin("not", even)), rest + low, high - rest), x)
+    back = select((below & even) | (above & intrin("not", even)), rest + low, high - rest)
+    return select(span.equal(0.0), const(low, x.dtype), select(below | above, back, x))
 
 
 class ColumnsToImage(Op, name="nn.col2im", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
