@@ -64,7 +64,7 @@ def slides_over_tiles(call: Call) -> bool:
         return False
     if isinstance(op, (Conv2d, ConvTranspose)):
         return op.data_layout == "NCHW" and isinstance(call.args[0].tensor_type.shape[1], int)
-    return op.layout == "NCHW" and not op.ceil_mode and (isinstance(op, MaxPool) or {*op.dilation} == {1})
+    return op.layout == "NCHW" and (isinstance(op, MaxPool) or (not op.ceil_mode and {*op.dilation} == {1}))
 
 
 def _is_open(extents: tuple[Dim, ...]) -> bool:
@@ -180,7 +180,7 @@ def _of_tiles_as_they_are(call: Call) -> Expr | None:
 def _among_tiles(call: Call, op: Op) -> Expr:
     """An operator of single elements whose operands are tiles, put together alike, or the same for all pixels."""
     leader = next((arg for arg in call.args if _is_merged(arg)), None)
-    if leader is None or call.tensor_type.shape != leader.tensor_type.shape:
+    if leader is None or not isinstance(call.type, TensorType) or call.type.shape != leader.tensor_type.shape:
         return call
     if isinstance(op, BiasAdd) and op.axis == 1 and isinstance(call.args[1], Constant):
         return Call(leader.op, (Call(op, (leader.args[0], call.args[1]), span=call.span),), span=leader.span)

@@ -8,7 +8,7 @@ from minitvm.frontend.onnx.foreign import foreign
 from minitvm.frontend.onnx.node import OnnxNode, dims, emit, emit_many, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import Outputs, formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers, known_product
-from minitvm.ir.dims import Dim, SymbolicDim, Undecided, always_less, is_less
+from minitvm.ir.dims import Dim, SymbolicDim, Undecided, always_less, is_less, larger_here
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops.control import OutOfRange
 from minitvm.ir.types import is_numeric
@@ -194,22 +194,18 @@ def pad(node: OnnxNode) -> Expr:
     return padded(node, x, pads, node.numbers(3, "axes"), node.get(2) or scalar(node.attr("value", 0), x))
 
 
-def padded(node: OnnxNode, x: Expr, pads: list[int], axes: list[int] | None, value: Expr) -> Expr:
+def padded(node: OnnxNode, x: Expr, pads: list[Dim], axes: list[int] | None, value: Expr) -> Expr:
     """``nn.pad``; negative pads cut off, as ``strided_slice``."""
     places = [normalize_axis(node, a, rank(x)) for a in (range(rank(x)) if axes is None else axes)]
     if len(pads) != 2 * len(places):
         raise node.fail(f"{len(pads)} pads for {len(places)} axes")
-    width = [(0, 0)] * rank(x)
+    width: list[tuple[Dim, Dim]] = [(0, 0)] * rank(x)
     for i, axis in enumerate(places):
         width[axis] = (pads[i], pads[i + len(places)])
-    open_ends = [axis for axis, ends in enumerate(width) if not all(isinstance(end, int) for end in ends)]
-    for axis in open_ends:
-        x = _lengthened(node, x, axis, width[axis], value)
-        width[axis] = (0, 0)
     x = _cropped(x, width)
-    grown = tuple((max(a, 0), max(b, 0)) for a, b in width)
+    grown = tuple((larger_here(a, 0), larger_here(b, 0)) for a, b in width)
     mode = node.attr("mode", "constant")
-    if not any(a or b for a, b in grown):
+    if {*grown} <= {(0, 0)}:
         return x
     if mode == "wrap":
         return _wrapped(x, grown)
@@ -217,28 +213,20 @@ def padded(node: OnnxNode, x: Expr, pads: list[int], axes: list[int] | None, val
     return emit("nn.pad", x, fill, pad_width=grown, pad_mode=mode)
 
 
-def _lengthened(node: OnnxNode, x: Expr, axis: int, ends: tuple[Dim, Dim], value: Expr) -> Expr:
-    """With so many rows of ``value`` before and behind as a run knows; none of them below 0."""
-    if node.attr("mode", "constant") != "constant" or any(is_less(end, 0) for end in ends):
-        raise Undecided(f"{node.op_type} by {ends}, which only a run knows, fills with a constant")
-    parts = [
-        emit("broadcast_to", value, shape=(*x.shape[:axis], end, *x.shape[axis + 1 :])) if end != 0 else None
-        for end in ends
-    ]
-    return emit("concatenate", [part for part in (parts[0], x, parts[1]) if part is not None], axis=axis)
-
-
-def _cropped(x: Expr, width: list[tuple[int, int]]) -> Expr:
+def _cropped(x: Expr, width: list[tuple[Dim, Dim]]) -> Expr:
     for axis, (before, after) in enumerate(width):
-        if before < 0 or after < 0:
-            begin, end = max(-before, 0), x.shape[axis] + min(after, 0)
+        begin, less = larger_here(-before, 0), larger_here(-after, 0)
+        if (begin, less) != (0, 0):
+            end = x.tensor_type.extents[axis] - less
             x = emit("strided_slice", x, begin=(begin,), end=(end,), axes=(axis,))
     return x
 
 
-def _wrapped(x: Expr, width: tuple[tuple[int, int], ...]) -> Expr:
+def _wrapped(x: Expr, width: tuple[tuple[Dim, Dim], ...]) -> Expr:
     for axis, (before, after) in enumerate(width):
         extent = x.shape[axis]
+        if not isinstance(before, int) or not isinstance(after, int):
+            raise Undecided(f"wrapping by {before} and {after}, which only a run knows")
         if before or after:
             x = emit("take", x, integers(np.arange(-before, extent + after) % extent), axis=axis, mode="clip")
     return x

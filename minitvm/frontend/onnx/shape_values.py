@@ -19,7 +19,18 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minitvm.errors import MiniTVMError
-from minitvm.ir.dims import Dim, Undecided, is_equal, is_less, larger, product, smaller, truncating_divide
+from minitvm.ir.dims import (
+    Dim,
+    Undecided,
+    is_equal,
+    is_less,
+    larger,
+    larger_here,
+    product,
+    smaller,
+    smaller_here,
+    truncating_divide,
+)
 from minitvm.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
@@ -148,6 +159,11 @@ def _arithmetic(whole: Callable[[Dim, Dim], Dim], quotients: Callable[[Quotient,
     return compute
 
 
+def _over_common(whole: Callable[[Dim, Dim], Dim]) -> Callable[[Quotient, Quotient], Quotient]:
+    """Of what stands above the product of both divisors."""
+    return lambda a, b: Quotient(whole(a.above * b.below, b.above * a.below), a.below * b.below)
+
+
 def _dim(value: Element) -> Dim:
     if isinstance(value, (bool, Quotient)):
         raise NoShapeValue("no whole number")
@@ -201,18 +217,16 @@ def _is_zero(value: Element) -> bool:
 
 
 _ELEMENTS: dict[str, Callable[..., Any]] = {
-    "abs": lambda a: larger(_dim(a), -_dim(a)),
-    "add": _arithmetic(operator.add, lambda a, b: Quotient(a.above * b.below + b.above * a.below, a.below * b.below)),
-    "subtract": _arithmetic(
-        operator.sub, lambda a, b: Quotient(a.above * b.below - b.above * a.below, a.below * b.below)
-    ),
+    "abs": lambda a: larger_here(_dim(a), -_dim(a)),
+    "add": _arithmetic(operator.add, _over_common(operator.add)),
+    "subtract": _arithmetic(operator.sub, _over_common(operator.sub)),
     "multiply": _arithmetic(operator.mul, lambda a, b: Quotient(a.above * b.above, a.below * b.below)),
     "divide": _arithmetic(_truncated, _over),
     "mod": lambda a, b: _modulo(_dim(a), _dim(b)),
     "floor_mod": lambda a, b: _modulo(_dim(a), _dim(b)),
     "negative": lambda a: -_dim(a),
-    "maximum": lambda a, b: larger(_dim(a), _dim(b)),
-    "minimum": lambda a, b: smaller(_dim(a), _dim(b)),
+    "maximum": _arithmetic(larger_here, _over_common(larger_here)),
+    "minimum": _arithmetic(smaller_here, _over_common(smaller_here)),
     "floor": lambda a: Quotient(a.floor, 1),
     "ceil": lambda a: Quotient(a.ceil, 1),
     "equal": _equal,
@@ -259,6 +273,13 @@ _CASTS: dict[str, Callable[[Element], Element]] = {
 }
 
 
+def _clipped(node: Call, value: np.ndarray) -> np.ndarray:
+    for name, bound in (("maximum", _attributes(node)["a_min"]), ("minimum", _attributes(node)["a_max"])):
+        if math.isfinite(bound):
+            value = _each(_ELEMENTS[name], value, _elements(np.asarray(bound, node.tensor_type.dtype)))
+    return value
+
+
 def _attributes(node: Call) -> dict[str, Any]:
     assert isinstance(node.op, Op)
     return node.op.attributes()
@@ -303,6 +324,7 @@ def _summed(node: Call, value: np.ndarray) -> np.ndarray:
 
 _WHOLE: dict[str, Callable[..., Any]] = {
     "cast": _cast,
+    "clip": _clipped,
     "reshape": _shaped,
     "expand_dims": _shaped,
     "squeeze": _shaped,

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import Dim, differ, falls_short, product, smaller
+from minitvm.ir.dims import Dim, always_less, differ, falls_short, larger, product, smaller
 from minitvm.ir.layout import Layout
-from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, const, maximum, minimum, select
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, as_index, const, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op, compute
 from minitvm.ir.ops._shape import buffer_type, inside, require_same_dtype
 from minitvm.ir.relayout import Placement, Site, data_moved
@@ -24,7 +24,7 @@ class Pad(Op, name="nn.pad", fusion=Fusion.INJECTIVE):
     the border (``edge``) or mirror what is next to it (``reflect``) and have no use for ``pad_value``.
     """
 
-    pad_width: tuple[tuple[int, int], ...] = ()
+    pad_width: tuple[tuple[Dim, Dim], ...] = ()
     pad_mode: Annotated[str, PAD_MODES] = "constant"
 
     def solve(self, types: list[Type | None]) -> list[Type | None]:
@@ -45,7 +45,7 @@ class Pad(Op, name="nn.pad", fusion=Fusion.INJECTIVE):
         if len(self.pad_width) != data.rank or any(len(pair) != 2 for pair in self.pad_width):
             raise self.reject(f"pad_width={list(self.pad_width)} must have one pair for each dimension of {data}")
         for pair in self.pad_width:
-            if min(pair) < 0:
+            if any(always_less(end, 0) for end in pair):
                 raise self.reject(f"pad_width={list(self.pad_width)} is negative", hint="use strided_slice to cut off")
         widths = [*zip(data.shape, self.pad_width, strict=True)]
         found = data.with_shape(tuple(n + before + after for n, (before, after) in widths))
@@ -53,27 +53,30 @@ class Pad(Op, name="nn.pad", fusion=Fusion.INJECTIVE):
             self._check_room(n, pair, data, product(found.shape))
         return found
 
-    def _check_room(self, n: Dim, pair: Sequence[int], data: TensorType, size: Dim) -> None:
+    def _check_room(self, n: Dim, pair: Sequence[Dim], data: TensorType, size: Dim) -> None:
         """Borders can only be repeated where there are elements, mirrored where there are enough; of a result of no
         elements nothing is."""
-        few = {"constant": 0, "edge": int(max(pair) > 0), "reflect": max(pair) + 1 if max(pair) else 0}[self.pad_mode]
+        most = larger(*pair)
+        one = smaller(most, 1)
+        few = {"constant": 0, "edge": one, "reflect": most + one}[self.pad_mode]
         if falls_short(n, smaller(few, few * size)):
-            raise self.reject(f"{self.pad_mode} padding by {max(pair)} needs {few} elements: {data}")
+            raise self.reject(f"{self.pad_mode} padding by {most} needs {few} elements: {data}")
 
     def reference(self, data: np.ndarray, pad_value: np.ndarray | None = None) -> np.ndarray:
         if self.pad_mode != "constant" and not data.size:
             return np.empty(self._padded(type_of(data)).static_shape, data.dtype)
+        widths = [TensorType(pair).static_shape for pair in self.pad_width]
         if self.pad_mode != "constant":
-            return np.pad(data, self.pad_width, mode=self.pad_mode)  # type: ignore[call-overload, no-any-return]
+            return np.pad(data, widths, mode=self.pad_mode)  # type: ignore[call-overload, no-any-return]
         fill = 0 if pad_value is None else pad_value.reshape(())[()]
-        return np.pad(data, self.pad_width, constant_values=fill)
+        return np.pad(data, widths, constant_values=fill)
 
     def compute(self, data: Buffer, pad_value: Buffer | None = None) -> Stage:
         shape = self.infer(buffer_type(data)).extents
-        padded = [d for d, pair in enumerate(self.pad_width) if any(pair)]
+        padded = [d for d, pair in enumerate(self.pad_width) if pair != (0, 0)]
 
         def element(*index: LoopExpr) -> LoopExpr:
-            where = [i - before for i, (before, _) in zip(index, self.pad_width, strict=True)]
+            where = [i - as_index(before) for i, (before, _) in zip(index, self.pad_width, strict=True)]
             if self.pad_mode != "constant":
                 for d in padded:
                     where[d] = self._border(where[d], data.shape[d])
@@ -84,18 +87,19 @@ class Pad(Op, name="nn.pad", fusion=Fusion.INJECTIVE):
 
         return compute(shape, element)
 
-    def _border(self, i: LoopExpr, extent: int) -> LoopExpr:
+    def _border(self, i: LoopExpr, extent: Dim) -> LoopExpr:
         """The place whose element stands at ``i``, which may lie outside."""
+        last = as_index(extent - 1)
         if self.pad_mode == "edge":
-            return minimum(maximum(i, 0), extent - 1)
+            return minimum(maximum(i, 0), last)
         mirrored = maximum(i, 0 - i)
-        return minimum(mirrored, 2 * (extent - 1) - mirrored)
+        return minimum(mirrored, 2 * last - mirrored)
 
     def relayout(self, site: Site) -> Placement | Declined:
         """Axes that are not padded may be split."""
         move = site.data
         by_axis = dict(zip(move.old.primal, self.pad_width, strict=True))
-        split_and_padded = [a for a in move.blocks if any(by_axis[a])]
+        split_and_padded = [a for a in move.blocks if by_axis[a] != (0, 0)]
         if split_and_padded:
             return Declined(f"{split_and_padded[0]} is padded and split into blocks")
         op = self.with_attributes(pad_width=tuple(by_axis.get(a.name, (0, 0)) for a in move.new.axes))
