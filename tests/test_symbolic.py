@@ -367,6 +367,32 @@ def test_images_sampled_at_computed_places_are_compiled_once() -> None:
         assert len(session.libraries) == 1
 
 
+@pytest.mark.parametrize("mode", ["constant", "edge", "reflect"])
+def test_images_padded_to_what_pools_want_are_compiled_once(mode: str) -> None:
+    """As TensorFlow pads; windows that hang over the end."""
+    text = """<ir_version: 8, opset_import: ["": 19]>
+        g (float[n, 2, h, w] x) => (float[n, 2, a, b] y, float[n, 2, c, d] z, float[n, 2, e, f] padded)
+        <int64[2] two = {2, 2}, int64[2] three = {3, 3}, int64[2] none = {0, 0}, int64[2] axes = {2, 3}> {
+        size = Shape <start = 2, end = 4> (x)
+        counted = Add (size, two)
+        windows = Div (counted, three)
+        wanted = Mul (windows, three)
+        more = Sub (wanted, size)
+        lacks = Max (more, none)
+        pads = Concat <axis = 0> (none, lacks)
+        padded = Pad <mode = "MODE"> (x, pads, , axes)
+        y = MaxPool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1> (padded)
+        z = AveragePool <kernel_shape = [2, 2], strides = [2, 2], ceil_mode = 1> (x) }"""
+    model = onnx.parser.parse_model(text.replace("MODE", mode))
+    session = InferenceSession(model, num_threads=1)
+    static = InferenceSession(model, num_threads=1, symbolic=False)
+    for n, h, w in ((2, 9, 7), (1, 64, 33), (3, 8, 3), (1, 5, 100)):
+        x = array(n, 2, h, w)
+        for got, want in zip(session.run(None, {"x": x}), static.run(None, {"x": x}), strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
+    assert len(session.libraries) == 1
+
+
 def wait_for(session: InferenceSession) -> None:
     """Until what is compiled beside its runs is there."""
     assert session._engine.worker is not None

@@ -437,10 +437,9 @@ def _sampled(fact: Fact, other: Fact) -> bool:
         return fact in found.facts
     if not found.deciding:
         raise undecided(fact.a, fact.b)
-    try:
-        answer = fact.holds(found.sample)
-    except ValueError:
-        raise undecided(fact.a, fact.b) from None
+    answer = _holds(fact, found.sample)
+    if answer is None:
+        raise undecided(fact.a, fact.b)
     found.facts.add(fact if answer else other)
     return answer
 
@@ -456,12 +455,17 @@ def _count_on(a: Dim, b: Dim) -> bool:
     if found is None or a == b:
         return True
     fact = Fact("==", a, b)
-    try:
-        holds = found.sample is None or fact.holds(found.sample)
-    except ValueError:
-        holds = True
+    holds = found.sample is None or _holds(fact, found.sample) is not False
     found.facts.add(fact if holds else Fact("!=", a, b))
     return holds
+
+
+def _holds(fact: Fact, sample: Mapping[str, int]) -> bool | None:
+    """``None`` where one of its dimensions is no number."""
+    try:
+        return fact.holds(sample)
+    except ValueError:
+        return None
 
 
 def falls_short(a: Dim, b: Dim) -> bool:
@@ -501,20 +505,21 @@ def _extreme(function: str, a: Dim, b: Dim) -> Dim:
     return _applied(function, a, b)
 
 
-def smaller_here(a: Dim, b: Dim) -> Dim:
-    """min(a, b), which of them as the sample has it: b where they are equal."""
-    try:
-        return a if is_less(a, b) else b
-    except Undecided:
-        return smaller(a, b)
-
-
 def larger_here(a: Dim, b: Dim) -> Dim:
-    """max(a, b), likewise."""
+    """max(a, b), which of them as the sample has it, a where they are equal; that the other is no larger is a fact."""
+    found = _assumed.get()
+    if found is not None and found.sample is not None and _holds(Fact("<", a, b), found.sample):
+        a, b = b, a
     try:
-        return a if is_less(b, a) else b
+        return b if is_less(a, b) else a
     except Undecided:
         return larger(a, b)
+
+
+def smaller_here(a: Dim, b: Dim) -> Dim:
+    """min(a, b), likewise; b where they are equal."""
+    larger_one = larger_here(a, b)
+    return a if larger_one == b else b if larger_one == a else smaller(a, b)
 
 
 def ceil_divide(a: Dim, b: int) -> Dim:

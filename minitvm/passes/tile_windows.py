@@ -55,8 +55,7 @@ class TileWindows(FunctionPass, opt_level=0):
 
 
 def slides_over_tiles(call: Call) -> bool:
-    """Whether it is a window over open pixels that the pass takes: of images in NCHW, whole windows only, of sizes that
-    have names."""
+    """Whether it is a window over open pixels that the pass takes: of images in NCHW, of sizes that have names."""
     op = call.op
     if not isinstance(op, WINDOWS) or op.spatial != "HW" or not _is_open(call.tensor_type.shape[2:]):
         return False
@@ -64,7 +63,7 @@ def slides_over_tiles(call: Call) -> bool:
         return False
     if isinstance(op, (Conv2d, ConvTranspose)):
         return op.data_layout == "NCHW" and isinstance(call.args[0].tensor_type.shape[1], int)
-    return op.layout == "NCHW" and (isinstance(op, MaxPool) or (not op.ceil_mode and {*op.dilation} == {1}))
+    return op.layout == "NCHW" and (isinstance(op, MaxPool) or {*op.dilation} == {1})
 
 
 def _is_open(extents: tuple[Dim, ...]) -> bool:
@@ -86,7 +85,7 @@ def _over_tiles(call: Call) -> Expr:
 def _counts_differ(call: Call, op: AvgPool) -> bool:
     """Whether windows divide by other numbers than that of their taps: where padding does not count, or where one
     hangs over the end, as over an image that is smaller."""
-    if any(op.padding) and not op.count_include_pad:
+    if op.ceil_mode or (any(op.padding) and not op.count_include_pad):
         return True
     places = zip(call.args[0].tensor_type.shape[2:], op.padding[:2], op.padding[2:], op.pool_size, strict=True)
     return any(falls_short(extent + before + after, taps) for extent, before, after, taps in places)

@@ -215,7 +215,7 @@ def padded(node: OnnxNode, x: Expr, pads: list[Dim], axes: list[int] | None, val
 
 def _cropped(x: Expr, width: list[tuple[Dim, Dim]]) -> Expr:
     for axis, (before, after) in enumerate(width):
-        begin, less = larger_here(-before, 0), larger_here(-after, 0)
+        begin, less = larger_here(0, -before), larger_here(0, -after)
         if (begin, less) != (0, 0):
             end = x.tensor_type.extents[axis] - less
             x = emit("strided_slice", x, begin=(begin,), end=(end,), axes=(axis,))

@@ -232,7 +232,7 @@ def _open_range(start: Dim, limit: Dim, delta: Dim, dtype: str) -> Expr:
     if not isinstance(delta, int) or delta == 0:
         raise Undecided(f"a range in steps of {delta} has as many elements as a run says")
     ahead = limit - start if delta > 0 else start - limit
-    steps = emit("iota", size=larger_here(0, ceil_divide(ahead, abs(delta))), dtype=dtype)
+    steps = emit("iota", size=larger_here(ceil_divide(ahead, abs(delta)), 0), dtype=dtype)
     return emit("add", emit("multiply", steps, delta), start)
 
 

@@ -200,10 +200,10 @@ def _length(cut: slice, extent: Dim) -> Dim:
     if isinstance(first, int) and first < 0 < step and _stop(last, extent) == extent:  # the last ones
         return ceil_divide(smaller_here(extent, -first), step)
     if step > 0:  # what starts behind the end, or ends before the start, has a length below 0
-        return larger_here(0, ceil_divide(_stop(last, extent) - _start(first, extent), step))
+        return larger_here(ceil_divide(_stop(last, extent) - _start(first, extent), step), 0)
     start = extent + first if first < 0 else extent - 1 if first >= MOST_BYTES else smaller(first, extent - 1)
     stop = last if last >= 0 else -1 if last <= -MOST_BYTES else larger(-1, extent + last)
-    return larger_here(0, ceil_divide(start - stop, -step))
+    return larger_here(ceil_divide(start - stop, -step), 0)
 
 
 def _is_known(cut: slice, extent: Dim) -> bool:
@@ -211,7 +211,7 @@ def _is_known(cut: slice, extent: Dim) -> bool:
 
 
 def _start(bound: Dim, extent: Dim) -> Dim:
-    return larger_here(0, extent + bound) if isinstance(bound, int) and bound < 0 else bound
+    return larger_here(extent + bound, 0) if isinstance(bound, int) and bound < 0 else bound
 
 
 def _stop(bound: Dim, extent: Dim) -> Dim:
