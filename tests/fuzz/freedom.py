@@ -218,8 +218,7 @@ def _differs(a: Array, base: Array) -> Array:
 
 
 def _moved(results: Sequence[Array], spread: Array | float, kind: int, turn: int) -> list[Array]:
-    """``kind`` up to ``OPEN`` puts anything into open elements, another thing at another node's ``turn``; else
-    elements move by their spread at most."""
+    """``kind`` up to ``OPEN`` puts anything into open elements; else elements move by their spread at most."""
     found = []
     for value in results:
         try:
@@ -227,7 +226,7 @@ def _moved(results: Sequence[Array], spread: Array | float, kind: int, turn: int
         except ValueError:  # a result of another shape than the first
             wide = np.full(value.shape, np.max(spread, initial=0.0))
         if kind < OPEN:
-            moved = np.where(np.isinf(wide), _anything(value, (kind + 3 * turn) % OPEN), value)
+            moved = np.where(np.isinf(wide), _anything(value, kind, turn), value)
         else:
             moved = _nearby(value, np.where(np.isinf(wide), 0.0, wide), kind - OPEN)
         found.append(moved.astype(value.dtype))
@@ -243,9 +242,11 @@ def _nearby(value: Array, distance: Array, kind: int) -> Array:
     return np.clip(np.rint(moved), info.min, info.max)
 
 
-def _anything(value: Array, kind: int) -> Array:
-    """Of the last two kinds, which are random, one is the other's opposite: what their order decides differs."""
-    rng, dtype = np.random.default_rng(min(kind, OPEN - 2)), value.dtype
+def _anything(value: Array, kind: int, turn: int) -> Array:
+    """Another thing at another node's ``turn``; of the last two kinds everyday numbers at every node, as one NaN
+    hides what others make.  One of these is the other's opposite: what their order decides differs."""
+    kind = (kind + 3 * turn) % (OPEN - 2) if kind < OPEN - 2 else kind
+    rng, dtype = np.random.default_rng((min(kind, OPEN - 2), turn)), value.dtype
     if dtype.kind == "b":
         return np.asarray(kind == 1 if kind < 2 else (rng.random(value.shape) < 0.5) ^ (kind == OPEN - 1))
     if dtype.kind == "f":

@@ -453,6 +453,16 @@ def test_what_may_overflow_may_be_infinite() -> None:
     assert found is not None and found.allows([np.array([[True]])])[0].all()
 
 
+def test_many_open_elements_may_all_be_everyday_numbers() -> None:
+    """A sum of ten products that overflow is NaN as soon as one of them is, or two are infinite."""
+    a, b = np.array([[3e38, 3e38]], "float32"), np.array([[1, -1], [1, -1]], "float32")
+    nodes = [helper.make_node("MatMul", ["a", "b"], [f"c{i}"]) for i in range(10)]
+    nodes += [helper.make_node("Sum", [f"c{i}" for i in range(10)], ["s"])]
+    nodes += [helper.make_node("ReduceSum", ["s"], ["t"]), helper.make_node("IsNaN", ["t"], ["y"])]
+    found = _freedom(Case(nodes, [{"a": a}], {"b": b}, [Value("y", "bool", None)], 13))
+    assert found is not None and found.allows([np.array([[False]])])[0].all()
+
+
 def _open_elements(op: str, *operands: np.ndarray, opset: int = 23, dtype: str = "", **given: Any) -> np.ndarray:
     """The elements of one node's result that a rule leaves open."""
     names = [f"x{i}" for i in range(len(operands))]
