@@ -205,10 +205,10 @@ def _bounds(base: Array, others: Sequence[Array | None], near: Sequence[Array | 
     others = [None if a is None else plain(a) for a in others]
     wide = [base.astype(np.float64), *(a.astype(np.float64) for a in near if a is not None)]
     low, high = np.min(wide, 0), np.max(wide, 0)
+    is_open = np.any([_differs(a, base) for a in others if a is not None], axis=0)
     with np.errstate(invalid="ignore"):  # an infinity less itself is no width
         width = np.nan_to_num(high - low)
-    is_open = np.any([_differs(a, base) for a in others if a is not None], axis=0)
-    is_open = is_open | np.any([np.isfinite(a) != np.isfinite(wide[0]) for a in wide], axis=0)
+        is_open = is_open | np.any([_differs(a, wide[0]) & ~np.isfinite(a - wide[0]) for a in wide], axis=0)
     return np.where(is_open, -np.inf, low - width), np.where(is_open, np.inf, high + width)
 
 

@@ -463,6 +463,17 @@ def test_many_open_elements_may_all_be_everyday_numbers() -> None:
     assert found is not None and found.allows([np.array([[False]])])[0].all()
 
 
+def test_the_sign_of_zero_among_zeros_decides_between_infinity_and_nan() -> None:
+    nodes = [helper.make_node("Max", ["a", "b"], ["c"]), helper.make_node("Reciprocal", ["c"], ["d"])]
+    nodes += [helper.make_node("Sqrt", ["d"], ["y"])]
+    a, b = np.array([0.0, -0.0, 4.0], "float32"), np.array([-0.0, 0.0, 0.25], "float32")
+    found = _freedom(Case(nodes, [{"a": a}], {"b": b}, [Value("y", "float32", None)], 13))
+    assert found is not None
+    for result in (np.inf, np.nan):
+        allowed = found.allows([np.full(3, result, "float32")])[0]
+        np.testing.assert_array_equal(allowed, [True, True, False])
+
+
 def _open_elements(op: str, *operands: np.ndarray, opset: int = 23, dtype: str = "", **given: Any) -> np.ndarray:
     """The elements of one node's result that a rule leaves open."""
     names = [f"x{i}" for i in range(len(operands))]
