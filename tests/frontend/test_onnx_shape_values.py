@@ -109,6 +109,14 @@ def _number(dim: object, sizes: dict[str, int]) -> int:
             [(2, 3), (4, 3), (1, 3)],
             id="resize by scales",
         ),
+        pytest.param(
+            """(float[b, s, 4, 4] x) => (y) <float[0] none = {}, int64[2] more = {5, 3}>
+            { t = Transpose <perm = [2, 3, 0, 1]> (x) r = Shape <start = 0, end = 2> (t) a = Shape <start = 2> (t)
+              m = Add (a, more) n = Concat <axis = 0> (r, m)
+              y = Resize <mode = "cubic", cubic_coeff_a = -0.5> (t, "", none, n) }""",
+            [(2, 3), (4, 3), (1, 7)],
+            id="cubic resize to sizes",
+        ),
     ],
 )
 def test_one_library_serves_what_computes_its_shapes(text: str, shapes: list[tuple[int, int]]) -> None:

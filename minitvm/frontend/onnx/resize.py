@@ -17,7 +17,7 @@ import numpy as np
 from minitvm.frontend.onnx.matmul import matmul
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import onnx_op
-from minitvm.frontend.onnx.resize_open import linear_along, nearest_along
+from minitvm.frontend.onnx.resize_open import cubic_along, linear_along, nearest_along
 from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.budget import current
 from minitvm.ir.dims import Dim, Undecided
@@ -103,8 +103,12 @@ def _with_open_axes(node: OnnxNode, sampling: Sampling) -> OnnxNode:
         size = shape[axis] * int(scales[i]) if scales else sizes[i]
         if sampling.mode == "nearest":
             x = nearest_along(x, axis, size, sampling.coordinates, sampling.nearest)
-        elif sampling.mode == "linear" and not (sampling.antialias or sampling.exclude_outside):
+        elif sampling.antialias or sampling.exclude_outside:
+            raise Undecided("smoothed resizing of sizes that only a run knows")
+        elif sampling.mode == "linear":
             x = linear_along(x, axis, size, sampling.coordinates)
+        elif sampling.mode == "cubic":
+            x = cubic_along(x, axis, size, sampling.coordinates, sampling.cubic)
         else:
             raise Undecided(f"{sampling.mode} resizing of sizes that only a run knows")
     changed = copy.copy(node)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable
+from functools import reduce
+
 from minitvm.frontend.onnx.node import cast, emit, rank
 from minitvm.frontend.onnx.tensor import positions, reshaped
 from minitvm.ir.dims import Dim, Undecided, is_equal
@@ -16,15 +20,34 @@ def nearest_along(x: Expr, axis: int, size: Dim, coordinates: str, rounding: str
 
 def linear_along(x: Expr, axis: int, size: Dim, coordinates: str) -> Expr:
     """Two neighbours by their distance, likewise; of floats."""
+    return _weighted(x, axis, size, coordinates, lambda t: {0: 1.0 - t, 1: t})
+
+
+def cubic_along(x: Expr, axis: int, size: Dim, coordinates: str, alpha: float) -> Expr:
+    """Four neighbours by Keys' kernel, likewise."""
+
+    def near(d: Expr) -> Expr:
+        return ((alpha + 2) * d - (alpha + 3)) * d * d + 1.0
+
+    def far(d: Expr) -> Expr:
+        return (d - 1.0) * (d - 2.0) * (d - 2.0) * alpha
+
+    weights = lambda t: {-1: far(t + 1.0), 0: near(t), 1: near(1.0 - t), 2: far(2.0 - t)}  # noqa: E731
+    return _weighted(x, axis, size, coordinates, weights)
+
+
+def _weighted(x: Expr, axis: int, size: Dim, coordinates: str, weights: Callable[[Expr], dict[int, Expr]]) -> Expr:
+    """Neighbours, counted from the one before each place, by weights that follow from the distance to that one."""
     if not x.tensor_type.is_float:
         raise Undecided("interpolated whole numbers of sizes that only a run knows")
     if x.dtype == "float16":
-        return cast(linear_along(cast(x, "float32"), axis, size, coordinates), "float16")
+        return cast(_weighted(cast(x, "float32"), axis, size, coordinates, weights), "float16")
     above, below = _places(x.tensor_type.shape[axis], size, coordinates)
     first = _floor(above, below)
     share = cast(above - first * below, x.dtype) / cast(below, x.dtype)
     share = reshaped(share, [size, *[1] * (rank(x) - 1 - axis)])
-    return _taken(x, axis, first) * (1.0 - share) + _taken(x, axis, first + 1) * share
+    parts = [_taken(x, axis, first + place) * weight for place, weight in weights(share).items()]
+    return reduce(operator.add, parts)
 
 
 def _places(extent: Dim, size: Dim, mode: str) -> tuple[Expr, Expr]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
+from minitvm.ir.dims import Dim, always_less
 from minitvm.ir.loop import (
     Binary,
     Buffer,
@@ -79,9 +80,9 @@ class Range:
         """A value of either."""
         return Range(self.least(other).low, self.greatest(other).high)
 
-    def within(self, low: int, high: int) -> bool:
-        """Whether it is known to lie there."""
-        return self.low is not None and self.high is not None and low <= self.low and self.high <= high
+    def within(self, low: int, high: Dim) -> bool:
+        """Whether it is known to lie there, whatever ``high`` is when the model runs."""
+        return self.low is not None and self.high is not None and low <= self.low and always_less(self.high, high + 1)
 
     @property
     def fits(self) -> bool:
