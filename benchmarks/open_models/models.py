@@ -6,7 +6,8 @@ PyTorch and the libraries that the networks come from are the extra ``models``; 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -69,17 +70,22 @@ def _pair(name: str, **config: Any) -> Model:
     return Model(make, _PAIR, PAIR)
 
 
+def _by(exporter: str, model: Model) -> Model:
+    """One that the other exporter refuses."""
+    return replace(model, exporters=(exporter,))
+
+
 def _rows(name: str, inputs: Mapping[str, str], sizes: Sizes = TEXT, **config: Any) -> Model:
     return Model(partial(_flat, name, inputs, **config), inputs, sizes)
 
 
-def _decoder(name: str, heads: int = 4, size: int = 8, exporters: Sequence[str] = (DYNAMO,), **config: Any) -> Model:
+def _decoder(name: str, heads: int = 4, size: int = 8, **config: Any) -> Model:
     """With past keys and values: ``heads`` of ``size`` columns."""
     plain = {"input_ids": "int64<100 batch seq", "attention_mask": "int64=1 batch past+seq"}
     held = {f"past_{i}_{what}": f"float32 batch {heads} past {size}" for i in range(2) for what in ("key", "value")}
     settings = {**_SMALL, **config}
     make = lambda: Cached(_network(name, **settings), list(plain))  # noqa: E731
-    return Model(make, {**plain, **held}, STEP, exporters)
+    return Model(make, {**plain, **held}, STEP, (DYNAMO,))
 
 
 _LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 64}
@@ -109,7 +115,12 @@ _BART = {
 }
 _IMAGES = {**_LAYERS, "image_size": 64, "patch_size": 16}
 _STAGES = {"hidden_sizes": [8, 16, 32, 64], "depths": [1, 1, 1, 1]}
-_EXPERTS = {"num_key_value_heads": 2, "num_experts_per_tok": 2}
+_EXPERTS = {"num_key_value_heads": 2, "num_experts_per_tok": 2, "experts_implementation": "batched_mm"}
+_LONG: Sizes = {**BATCH, "samples": (4000, 6400, 3200, 5001)}
+_CODEC = {"num_filters": 4, "hidden_size": 16, "codebook_size": 32, "codebook_dim": 16}
+_UP = {"upsample_initial_channel": 32, "upsample_rates": [4, 4], "upsample_kernel_sizes": [8, 8]}
+_VOICE = {"hidden_size": 32, "num_hidden_layers": 2, "ffn_dim": 64, "num_attention_heads": 2, "flow_size": 32}
+_VOICE |= {"spectrogram_bins": 33, "noise_scale": 0.0, "noise_scale_duration": 0.0, **_UP}
 _FEATURES = {"input_features": "float32 batch 16 64"}
 
 TRANSFORMERS = {
@@ -121,7 +132,6 @@ TRANSFORMERS = {
     "electra": _text("ElectraModel", embedding_size=16),
     "deberta_v2": _text("DebertaV2Model", relative_attention=True, pos_att_type=["p2c", "c2p"], position_buckets=16),
     "mpnet": _text("MPNetModel", max_position_embeddings=66),
-    "xlnet": _text("XLNetModel", d_model=32, n_layer=2, n_head=4, d_inner=64),
     "modernbert": _text("ModernBertModel", pad_token_id=0),
     "squeezebert": _text("SqueezeBertModel", embedding_size=32),
     "mobilebert": _text("MobileBertModel", embedding_size=16, true_hidden_size=32, intra_bottleneck_size=32),
@@ -179,14 +189,7 @@ TRANSFORMERS = {
         decoder_ffn_dim=64,
         decoder_in_channels=[32, 32, 32],
     ),
-    "dpt": _vision(
-        "DPTForDepthEstimation",
-        **_IMAGES,
-        backbone_out_indices=[0, 0, 1, 1],
-        neck_hidden_sizes=[8, 8, 16, 16],
-        fusion_hidden_size=16,
-    ),
-    "upernet": _vision("UperNetForSemanticSegmentation", _PIXELS, hidden_size=16, pool_scales=[1, 2]),
+    "upernet": _by(DYNAMO, _vision("UperNetForSemanticSegmentation", _PIXELS, hidden_size=16, pool_scales=[1, 2])),
     "wav2vec2": _sound("Wav2Vec2Model", **_WAVES),
     "wav2vec2_letters": _sound("Wav2Vec2ForCTC", **_WAVES),
     "hubert": _sound("HubertModel", **_WAVES),
@@ -195,36 +198,9 @@ TRANSFORMERS = {
     "audio_spectrogram": _vision(
         "ASTModel", {"input_values": "float32 batch 32 16"}, **_LAYERS, max_length=32, num_mel_bins=16
     ),
-    "hifigan": _rows(
-        "SpeechT5HifiGan",
-        {"spectrogram": "float32 batch seq 16"},
-        model_in_dim=16,
-        upsample_initial_channel=32,
-        upsample_rates=[4, 4],
-        upsample_kernel_sizes=[8, 8],
-    ),
-    "encodec": _rows(
-        "EncodecModel",
-        {"input_values": "float32 batch 1 samples"},
-        SOUND,
-        num_filters=4,
-        hidden_size=16,
-        codebook_size=32,
-        codebook_dim=16,
-    ),
-    "vits": _rows(
-        "VitsModel",
-        {"input_ids": "int64<38 batch seq"},
-        hidden_size=32,
-        num_hidden_layers=2,
-        ffn_dim=64,
-        num_attention_heads=2,
-        flow_size=32,
-        spectrogram_bins=33,
-        upsample_initial_channel=32,
-        upsample_rates=[4, 4],
-        upsample_kernel_sizes=[8, 8],
-    ),
+    "hifigan": _rows("SpeechT5HifiGan", {"spectrogram": "float32 batch seq 16"}, model_in_dim=16, **_UP),
+    "encodec": _by(LEGACY, _rows("EncodecModel", {"input_values": "float32 batch 1 samples"}, _LONG, **_CODEC)),
+    "vits": _by(LEGACY, _rows("VitsModel", {"input_ids": "int64<38 batch seq"}, **_VOICE)),
     "gpt2": _decoder("GPT2LMHeadModel", n_embd=32, n_layer=2, n_head=4, n_positions=64),
     "llama": _decoder("LlamaForCausalLM", 2, num_key_value_heads=2),
     "mistral": _decoder("MistralForCausalLM", 2, num_key_value_heads=2, sliding_window=None),
@@ -252,14 +228,16 @@ TRANSFORMERS = {
 def _timm(name: str, fixed: int | None = None, **options: Any) -> Model:
     """``fixed``: the height and width of one that takes no others."""
     shape = "height width" if fixed is None else f"{fixed} {fixed}"
-    size = {} if fixed in (None, 240) or "inception" in name else {"img_size": fixed}
 
     def make() -> nn.Module:
         create: Callable[..., nn.Module] = importlib.import_module("timm").create_model
-        return create(name, pretrained=False, num_classes=10, **size, **options)
+        return create(name, pretrained=False, num_classes=10, **options)
 
     return Model(make, {"image": f"float32 batch 3 {shape}"}, IMAGE if fixed is None else BATCH)
 
+
+_SWIN = {"embed_dim": 24, "depths": (2, 2), "num_heads": (2, 4)}
+_OF_64: dict[str, Any] = {"fixed": 64, "img_size": 64}
 
 TIMM = {
     "resnet18": _timm("resnet18"),
@@ -275,39 +253,31 @@ TIMM = {
     "repvgg": _timm("repvgg_a0"),
     "mnasnet": _timm("mnasnet_small"),
     "res2net": _timm("res2net50_14w_8s", layers=(1, 1, 1, 1)),
-    "dla": _timm("dla46_c"),
-    "vgg": _timm("vgg11"),
+    "dla": _by(LEGACY, _timm("dla46_c")),
+    "vgg": _by(DYNAMO, _timm("vgg11")),
     "inception": _timm("inception_v3", 96),
     "xception": _timm("legacy_xception"),
     "edgenext": _timm("edgenext_xx_small"),
     "fastvit": _timm("fastvit_t8"),
     "repvit": _timm("repvit_m0_9"),
     "efficientvit": _timm("efficientvit_b0"),
-    "efficientformer": _timm("efficientformerv2_s0", 224),
+    "efficientformer": _timm("efficientformerv2_s0", 224, img_size=224),
     "tinyvit": _timm("tiny_vit_5m_224", 224),
-    "levit": _timm("levit_128s", 224),
-    "swin_timm": _timm("swin_tiny_patch4_window7_224", 56, embed_dim=24, depths=(2, 2), num_heads=(2, 4)),
-    "swin_open": _timm(
-        "swin_tiny_patch4_window7_224",
-        None,
-        embed_dim=24,
-        depths=(2, 2),
-        num_heads=(2, 4),
-        window_size=4,
-        dynamic_img_size=True,
-    ),
-    "vit_timm": _timm("vit_tiny_patch16_224", 64, depth=2),
-    "vit_open": _timm("vit_tiny_patch16_224", None, depth=2, dynamic_img_size=True),
-    "eva": _timm("eva02_tiny_patch14_224", 56, depth=2),
-    "cait": _timm("cait_xxs24_224", 64, depth=2),
-    "xcit": _timm("xcit_nano_12_p16_224", 64, depth=2),
-    "pit": _timm("pit_ti_224", 64),
-    "coat": _timm("coat_lite_tiny", 64),
-    "maxvit": _timm("maxvit_rmlp_pico_rw_256", 64),
+    "levit": _timm("levit_128s", 224, img_size=224),
+    "swin_timm": _timm("swin_tiny_patch4_window7_224", 56, img_size=56, **_SWIN),
+    "swin_open": _timm("swin_tiny_patch4_window7_224", **_SWIN, window_size=4, dynamic_img_size=True),
+    "vit_timm": _timm("vit_tiny_patch16_224", **_OF_64, depth=2),
+    "vit_open": _by(DYNAMO, _timm("vit_tiny_patch16_224", depth=2, dynamic_img_size=True)),
+    "eva": _by(DYNAMO, _timm("eva02_tiny_patch14_224", 56, img_size=56, depth=2)),
+    "cait": _timm("cait_xxs24_224", **_OF_64, depth=2),
+    "xcit": _timm("xcit_nano_12_p16_224", **_OF_64, depth=2),
+    "pit": _timm("pit_ti_224", **_OF_64),
+    "coat": _timm("coat_lite_tiny", **_OF_64),
+    "maxvit": _by(LEGACY, _timm("maxvit_rmlp_pico_rw_256", **_OF_64)),
     "crossvit": _timm("crossvit_tiny_240", 240),
-    "mixer": _timm("mixer_s32_224", 64, num_blocks=2),
-    "resmlp": _timm("resmlp_12_224", 64, num_blocks=2),
-    "gmixer": _timm("gmlp_s16_224", 64, num_blocks=2),
+    "mixer": _timm("mixer_s32_224", **_OF_64),
+    "resmlp": _timm("resmlp_12_224", **_OF_64),
+    "gmlp": _timm("gmlp_s16_224", **_OF_64),
     "poolformer_timm": _timm("poolformer_s12"),
     "metaformer": _timm("caformer_s18", 64),
     "nextvit": _timm("nextvit_small", 64),
@@ -334,16 +304,12 @@ def _yolo(name: str, **head: Any) -> Model:
     return Model(make, inputs, IMAGE, (LEGACY,))
 
 
-def _torchvision(name: str, sizes: Sizes = IMAGE, **options: Any) -> Model:
-    inputs = {"images": "float32 batch 3 height width"}
-
+def _torchvision(name: str, **options: Any) -> Model:
     def make() -> nn.Module:
-        network: Any = importlib.import_module("torchvision").models.get_model(
-            name, weights=None, weights_backbone=None, **options
-        )
+        network: Any = importlib.import_module("torchvision").models.get_model(name, weights=None, **options)
         return Flat(network, ["x"])
 
-    return Model(make, inputs, sizes)
+    return Model(make, {"images": "float32 batch 3 height width"}, IMAGE)
 
 
 def _diffusers(name: str, inputs: Mapping[str, str], sizes: Sizes, part: str | None = None, **config: Any) -> Model:
@@ -386,14 +352,13 @@ OTHERS = {
     "yolo11n": _yolo("yolo11n"),
     "yolov8n": _yolo("yolov8n"),
     "yolo11n_seg": _yolo("yolo11n-seg"),
-    "fcn": _torchvision("fcn_resnet50", num_classes=4),
-    "deeplab": _torchvision("deeplabv3_mobilenet_v3_large", num_classes=4),
-    "lraspp": _torchvision("lraspp_mobilenet_v3_large", num_classes=4),
+    "fcn": _torchvision("fcn_resnet50", weights_backbone=None, num_classes=4),
+    "deeplab": _torchvision("deeplabv3_mobilenet_v3_large", weights_backbone=None, num_classes=4),
     "shufflenet": _torchvision("shufflenet_v2_x0_5"),
     "squeezenet": _torchvision("squeezenet1_1"),
     "googlenet": _torchvision("googlenet", init_weights=False, aux_logits=False),
     "mobilenetv2": _torchvision("mobilenet_v2"),
-    "alexnet": _torchvision("alexnet"),
+    "alexnet": _by(DYNAMO, _torchvision("alexnet")),
     "unet": _diffusers(
         "UNet2DConditionModel",
         {**_NOISE, "encoder_hidden_states": "float32 batch seq 16"},
