@@ -97,8 +97,8 @@ class KernelCompiler:
         self.overrides = OVERRIDES.get()
         """What is chosen for single kernels."""
         self.context = PassContext.current()
-        self._assumed = assumed()
         """Whose options templates see, whatever thread asks them, and when."""
+        self._assumed = assumed()
         self.cache = cache
         self.timings = timings or Timings()
         self._writing = threading.Lock()  # one thread in Python and the others in LLVM, rather than two in Python

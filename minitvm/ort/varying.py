@@ -31,9 +31,9 @@ Form = tuple[tuple[str, ...], tuple[int, ...]]
 def compiling(model: Model, target: Target, **how: Any) -> Compiling | Varying:
     """What compiles a model as runs ask for it."""
     description = describe_importable(model)
-    ranks = {v.name: None for v in description.inputs if not v.has_rank and v.held is None}
+    ranks = [v.name for v in (*description.inputs, *description.overridable) if not v.has_rank and v.held is None]
     if ranks or description.overridable:
-        return Varying(model, target, description, tuple(ranks), how)
+        return Varying(model, target, description, ranks, how)
     return Compiling(model, target, description, **how)
 
 
@@ -52,9 +52,10 @@ class Varying:
         self._defaults = {v.name: v for v in description.overridable}
         said = how["shape_dict"] or {}
         self._ranks = {name: len(said[name]) if name in said else None for name in unranked}
+        """Of what has none in the model, as far as it was said; of a default only where it is fed."""
         self._forms: dict[Form, Compiling] = {}
         self._lock = threading.Lock()
-        if None not in self._ranks.values():
+        if all(rank is not None for name, rank in self._ranks.items() if name not in self._defaults):
             self._form((), {})
         keep_files(model)
 
@@ -63,7 +64,8 @@ class Varying:
     def _form(self, fed: Iterable[str], ranks: Mapping[str, int]) -> Compiling:
         """What compiles one form; made by the first who asks."""
         names = tuple(name for name in self._defaults if name in fed)
-        known = {name: ranks[name] if said is None else said for name, said in self._ranks.items()}
+        wanted = {name: said for name, said in self._ranks.items() if name not in self._defaults or name in names}
+        known = {name: ranks[name] if said is None else said for name, said in wanted.items()}
         key = names, tuple(known.values())
         found = self._forms.get(key)
         if found is None:
@@ -84,7 +86,8 @@ class Varying:
     def _form_of(self, feeds: Mapping[str, Any]) -> Compiling:
         check_given(feeds, self._inputs, self._defaults)
         return self._form(
-            [name for name in feeds if name in self._defaults], {name: _rank(feeds[name]) for name in self._ranks}
+            [name for name in feeds if name in self._defaults],
+            {name: _rank(feeds[name]) for name in self._ranks if name in feeds},
         )
 
     # --- as Compiling ---
@@ -101,7 +104,8 @@ class Varying:
             **{name: len(shape) for name, shape in shapes.items()},
             **{n: np.ndim(v) for n, v in (values or {}).items()},
         }
-        missing = [name for name, rank in self._ranks.items() if rank is None and name not in given]
+        open_ranks = (name for name, rank in self._ranks.items() if rank is None and name not in self._defaults)
+        missing = [name for name in open_ranks if name not in given]
         if missing:
             raise InputError(
                 f"the model does not say how many dimensions input {missing[0]!r} has",

@@ -153,6 +153,24 @@ def test_ranks_that_depend_on_each_other() -> None:
     check(model, {"a": a, "b": a[0]}, {"a": a[0], "b": a}, {"a": a, "b": a}, {"a": a, "b": np.array(2, np.float32)})
 
 
+def test_a_default_without_a_rank() -> None:
+    model = model_of("(float[n,2] x, float[] w) => (y) { y = Add (x, w) }", w=W)
+    model.graph.input[1].type.tensor_type.ClearField("shape")
+    x = np.ones((3, 2), np.float32)
+    check(model, {"x": x}, {"x": x, "w": np.array(5, np.float32)}, {"x": x, "w": np.outer(x[:, 0], W)}, {"x": x})
+
+
+def test_scans_of_open_dimensions_in_a_branch() -> None:
+    """Found: how often it goes was text, so that the branch was taken for one that does not fit; and the state is of
+    the body's shape, which the input need not say."""
+    step = "b (v, e) => (u, t) { t = Add (v, e) u = Add (t, w) }"
+    scan = f"p, q = Scan <num_scan_inputs = 1, body = {step}> (s, x)"
+    branches = f"then_branch = t () => (p, q) {{ {scan} }}, else_branch = e () => (p, q) {{ p = Neg (s) q = Abs (x) }}"
+    text = f"(float[n,2] x, float[m] s, bool c) => (y, z) {{ y, z = If (c) <{branches}> }}"
+    inputs = {"x": np.arange(6, dtype=np.float32).reshape(3, 2), "s": W}
+    check(model_of(text, w=W), *({**inputs, "c": np.array(c)} for c in (True, False)))
+
+
 def test_what_is_said_of_a_rank() -> None:
     session = InferenceSession(RELU, shape_dict={"x": ("n", 2), "unused": ()})
     session.run(None, {"x": np.zeros((3, 2), np.float32), "unused": np.zeros((), np.float32)})

@@ -9,13 +9,14 @@ import numpy as np
 import onnx
 
 from minitvm.errors import FrontendError, TypeInferenceError
+from minitvm.frontend.onnx.check import outer_names
 from minitvm.frontend.onnx.model import describe_value
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, place_of, rank
+from minitvm.frontend.onnx.node import OnnxNode, emit, normalize_axis, place_of, rank
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.ir.builder import call_op
-from minitvm.ir.dims import is_anonymous
+from minitvm.ir.dims import SymbolicDim, are_counted_on, is_anonymous
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
-from minitvm.ir.types import TensorType, TupleType, Type, alike, as_shape, common, tensor_fields
+from minitvm.ir.types import TensorType, TupleType, Type, alike, as_shape, common, leaves, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild, substitute
 
 Captured: TypeAlias = tuple[Expr, dict[Expr, Var]]
@@ -56,11 +57,23 @@ def if_(node: OnnxNode) -> list[Expr]:
 
 def _branch(node: OnnxNode, name: str) -> Captured | TypeInferenceError:
     importer, scope = node.control
+    graph = node.require(name)
     try:
-        body, taken = importer.function(node.require(name), scope, [])
+        body, taken = importer.function(graph, scope, [])
     except TypeInferenceError as error:
+        if are_counted_on() and _reads_symbols(importer, graph, scope):  # with numbers it may fit
+            raise
         return error
     return hoist_weights(body, taken, importer.known)
+
+
+def _reads_symbols(importer: Any, graph: onnx.GraphProto, scope: Any) -> bool:
+    """Whether a graph takes something of dimensions that have names from outside."""
+    found = [scope.lookup(name, importer.known) for name in outer_names(graph)]
+    types = [
+        type_ for expr in found if expr is not None for type_ in leaves(expr.type) if isinstance(type_, TensorType)
+    ]
+    return any(isinstance(d, SymbolicDim) for type_ in types for d in type_.shape)
 
 
 def _failing(node: OnnxNode, error: TypeInferenceError, types: Sequence[TensorType]) -> Captured:
@@ -303,8 +316,7 @@ def _scan(node: OnnxNode, states: list[Expr], sequences: list[Expr]) -> tuple[li
     carried, body, taken = _settled(node, names, states, 0, made)
     results = list(body.fields) if isinstance(body, Tuple) else [body]
     function = Function([*head, *carried, *whole, *taken.values()], Tuple([head[1], *results]))
-    count = integer(steps) if isinstance(steps, int) else emit("take", emit("shape_of", sequences[0]), integer(0))
-    values = [cast(count, "int64"), Constant(np.asarray(True)), *states, *sequences, *taken]
+    values = [_rows_of(sequences[0]), Constant(np.asarray(True)), *states, *sequences, *taken]
     found: list[Expr] = list(
         call_op("control.loop", *values, body=function, num_carried=len(states), trips=_length(steps))
     )
@@ -313,6 +325,15 @@ def _scan(node: OnnxNode, states: list[Expr], sequences: list[Expr]) -> tuple[li
     shapes = [(steps, *value.tensor_type.shape[1:]) for value in found[len(states) :]]
     stacked = zip(found[len(states) :], shapes, strict=True)
     return [*found[: len(states)]], [emit("reshape", v, newshape=shape, allowzero=True) for v, shape in stacked]
+
+
+def _rows_of(sequence: Expr) -> Expr:
+    """How many there are, which only a run may know."""
+    rows = sequence.tensor_type.shape[0]
+    if isinstance(rows, int):
+        return integer(rows)
+    first = emit("strided_slice", emit("shape_of", sequence, dtype="int64"), begin=(0,), end=(1,))
+    return emit("reshape", first, newshape=())
 
 
 def _unmade(node: OnnxNode, carried: Sequence[Var], sequences: Sequence[Expr]) -> list[Expr]:
@@ -373,7 +394,7 @@ def recurrence(
     element = emit("take", params[count], head[0], axis=0, mode="clip")
     after, gives = step(list(params[:count]), element, list(params[count + 1 :]))
     function = Function([*head, *params], Tuple([head[1], *after, gives]))
-    start = (Constant(np.asarray(steps)), Constant(np.asarray(True)))
+    start = (integer(0) if steps == 0 else _rows_of(sequence), Constant(np.asarray(True)))
     loop = call_op("control.loop", *start, *given, body=function, num_carried=count, trips=_length(steps))
     found: list[Expr] = list(loop)
     stacked = emit("reshape", found[count], newshape=(steps, *gives.tensor_type.shape), allowzero=True)
