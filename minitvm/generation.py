@@ -14,10 +14,10 @@ import numpy as np
 
 from minitvm.errors import ConfigError, InputError, listing, stage
 from minitvm.ir.types import numpy_dtype
+from minitvm.ort.values import dtype_of_text
 
 IDS, MASK, PLACES = "input_ids", "attention_mask", "position_ids"
 """Inputs of a decoder beside its cache, by the names that exporters give them."""
-_TYPES = {"float": "float32", "double": "float64", "int32": "int32", "int64": "int64", "bool": "bool"}
 
 
 class Session(Protocol):
@@ -99,8 +99,7 @@ class Decoder:
         return np.zeros(shape, self._dtype(value))
 
     def _dtype(self, value: Any) -> Any:
-        named = value.type.removeprefix("tensor(").removesuffix(")")
-        return numpy_dtype(_TYPES.get(named, named))
+        return numpy_dtype(dtype_of_text(value.type))
 
     def step(self, ids: np.ndarray, cache: dict[str, np.ndarray], past: int) -> tuple[np.ndarray, dict[str, Any]]:
         """Of new tokens behind ``past`` others: (batch, n) int64 -> the last one's logits (batch, vocabulary), and the

@@ -94,6 +94,7 @@ def size(nbytes: int) -> str:
 
 
 _TEXT = ("--generate",)
+"""Beside which what describes one run does nothing."""
 
 
 @command()

@@ -53,6 +53,14 @@ def tensor_text(dtype: str) -> str:
     return f"tensor({_NAMES.get(dtype, dtype)})"
 
 
+def dtype_of_text(text: str) -> str:
+    """The dtype of such a type; :class:`InputError` of another one."""
+    found = next((dtype for dtype in NUMBERS if tensor_text(dtype) == text), None)
+    if found is None:
+        raise InputError(f"{text} is no type of a tensor", hint="such as tensor(float)")
+    return found
+
+
 def device_named(device_type: str, device_id: int = 0) -> Device:
     """A device in ONNX Runtime's words; :class:`InputError` for a kind that is not here."""
     kinds = {"cpu": "cpu", "cuda": "cuda", "gpu": "cuda"}

@@ -128,6 +128,16 @@ class Attention(Template):
 
     def loops(self, choice: Choice) -> Stmt:
         batch, length, heads, *_ = self.shape
+        few = in_parallel(
+            (batch, heads, length), lambda p, h, i: Query(self.problem, self.shape, self.lanes, p, h, i).nest()
+        )
+        if not isinstance(length, int):
+            return If(as_index(length) <= FEW, few, self._many(choice))
+        return few if length <= FEW else self._many(choice)
+
+    def _many(self, choice: Choice) -> Stmt:
+        """Queries by the vector."""
+        batch, _, heads, *_ = self.shape
         most, vectors = choice.tile.blocks, self._vectors
         pieces = runs(vectors, most) if isinstance(vectors, int) else halves(vectors, most)
 
@@ -136,13 +146,7 @@ class Attention(Template):
                 (batch, heads, run.count), lambda p, h, i: _Queries(self, p, h, run.start(i), run.size).nest()
             )
 
-        many = seq(*map(work, pieces))
-        if isinstance(length, int) and length > FEW:
-            return many
-        few = in_parallel(
-            (batch, heads, length), lambda p, h, i: Query(self.problem, self.shape, self.lanes, p, h, i).nest()
-        )
-        return few if isinstance(length, int) else If(as_index(length) <= FEW, few, many)
+        return seq(*map(work, pieces))
 
 
 @dataclass(frozen=True)

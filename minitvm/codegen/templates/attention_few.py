@@ -64,7 +64,7 @@ class Query:
 
     def _vectors(self, name: str, elements: int) -> Buffer:
         """As many whole vectors as elements need."""
-        return Buffer(name, (-(-elements // self.lanes) * self.lanes,), self.dtype, "shared")
+        return Buffer(name, (self._whole(elements) * self.lanes,), self.dtype, "shared")
 
     @cached_property
     def query(self) -> Buffer:
@@ -98,8 +98,8 @@ class Query:
     def nest(self) -> Stmt:
         places, (top, total, *_) = self.shape[3], self.numbers.values()
         begin = [
-            self._set(top, const(_LOWEST, self.dtype)),
-            self._set(total, const(0, self.dtype)),
+            Store(top, (), const(_LOWEST, self.dtype)),
+            Store(total, (), const(0, self.dtype)),
             self._in_vectors(self.mixed.shape[0], lambda e: Store(self.mixed, (e,), const(0, self.dtype))),
         ]
         if isinstance(places, int):
@@ -116,15 +116,14 @@ class Query:
     def _places(self, start: LoopExpr, count: Any) -> Stmt:
         return seq(self._scores(start, count), self._powers(count), self._mix(start, count))
 
-    def _set(self, buffer: Buffer, value: LoopExpr) -> Stmt:
-        return Store(buffer, (), value)
+    def _whole(self, count: Any) -> Any:
+        """As many vectors as ``count`` elements need."""
+        return (count + (self.lanes - 1)) // self.lanes
 
     def _in_vectors(self, count: Any, body: Callable[[LoopExpr], Stmt]) -> Stmt:
-        """For as many whole vectors as ``count`` elements need."""
+        """For all lanes of these."""
         return loop(
-            ceil_divide(count, self.lanes) if isinstance(count, int) else (count + (self.lanes - 1)) // self.lanes,
-            lambda r: in_lanes(self.lanes, lambda lane: body(r * self.lanes + lane)),
-            name="r",
+            self._whole(count), lambda r: in_lanes(self.lanes, lambda lane: body(r * self.lanes + lane)), name="r"
         )
 
     def _take_query(self) -> Stmt:
@@ -167,8 +166,7 @@ class Query:
             turned = transposed(self.lanes, self.dtype, self.lanes, self.lanes, products, add)
             return seq(zero, turned, in_lanes(self.lanes, put))
 
-        whole = ceil_divide(count, self.lanes) if isinstance(count, int) else (count + (self.lanes - 1)) // self.lanes
-        return loop(whole, lambda r: square(r * self.lanes), name="r")
+        return loop(self._whole(count), lambda r: square(r * self.lanes), name="r")
 
     def _of_lanes(self, count: Any, first: float, op: str, value: Callable[[LoopExpr], LoopExpr]) -> Stmt:
         """``lane[0]``: the values of ``count`` places, combined."""
@@ -180,8 +178,7 @@ class Query:
 
             return in_lanes(self.lanes, one)
 
-        whole = ceil_divide(count, self.lanes) if isinstance(count, int) else (count + (self.lanes - 1)) // self.lanes
-        return seq(begin, loop(whole, step, name="r"), halved(self.lane, (), self.lanes, op))
+        return seq(begin, loop(self._whole(count), step, name="r"), halved(self.lane, (), self.lanes, op))
 
     def _powers(self, count: Any) -> Stmt:
         """As the template of many queries has them."""
@@ -197,14 +194,14 @@ class Query:
 
         share = intrin("exp", earlier[()] - less[()])
         return seq(
-            self._set(earlier, top[()]),
+            Store(earlier, (), top[()]),
             self._of_lanes(count, _LOWEST, "max", lambda j: scores[j]),
-            self._set(top, maximum(top[()], self.lane[0])),
-            self._set(less, select(top[()].equal(_LOWEST), zero, top[()])),
-            self._set(earlier, select(intrin("isnan", share), zero, share) if zeros else share),
+            Store(top, (), maximum(top[()], self.lane[0])),
+            Store(less, (), select(top[()].equal(_LOWEST), zero, top[()])),
+            Store(earlier, (), select(intrin("isnan", share), zero, share) if zeros else share),
             self._in_vectors(count, power),
             self._of_lanes(count, 0.0, "add", lambda j: scores[j]),
-            self._set(total, intrin("fma", total[()], earlier[()], self.lane[0])),
+            Store(total, (), intrin("fma", total[()], earlier[()], self.lane[0])),
             self._in_vectors(count, kept) if zeros else None,
         )
 

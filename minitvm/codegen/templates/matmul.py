@@ -51,7 +51,7 @@ _CROWDED = 1.4  # what it costs where rows push each other out of the first-leve
 _FROM_L2_IN_PLACE = 1.05  # what it costs where they come from the second level, some begun off a cache line
 _PAGE, _PAGES = 4096, 64  # bytes of a page, and how many the processor finds at once
 _NEAR_CACHES = 4  # times the second-level cache: what is read from there or nearly as fast
-FEW_READERS = 8  # rows that make floats of weights again sooner than they read panels of them
+_FEW_READERS = 8  # rows that make floats of weights again sooner than they read panels of them
 _FEW_ROWS = 32  # whose multiply-adds hide no wait for a right-hand side
 
 
@@ -197,11 +197,11 @@ class DensePack(Matmul):
     def loops(self, choice: Choice) -> Stmt:
         """Weights that are computed as they are read become floats once for all rows, where these are many."""
         direct, rows = super().loops(choice), self.product.rows
-        if self.problem.as_given or self.problem.product != "fma" or (isinstance(rows, int) and rows <= FEW_READERS):
+        if self.problem.as_given or self.problem.product != "fma" or (isinstance(rows, int) and rows <= _FEW_READERS):
             return direct
         gemm = Gemm(replace(self.product, panels=None), choice.tile, self.lanes)
         computed = seq(*(_group_by_group(gemm, group, self.machine) for group in gemm.groups))
-        return computed if isinstance(rows, int) else If(as_index(rows) > FEW_READERS, computed, direct)
+        return computed if isinstance(rows, int) else If(as_index(rows) > _FEW_READERS, computed, direct)
 
 
 def along_lanes(product: Product) -> Product:
