@@ -11,17 +11,19 @@ draws new ones.  How long one takes is no failure: others use the machine.
 
 from __future__ import annotations
 
+import gc
 import os
 import pathlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from minitvm import config
-from minitvm.runtime import instance
+from minitvm.runtime import instance, native
 
 settings.register_profile("long", max_examples=1000, deadline=None)
 """``pytest --hypothesis-profile=long``: hours of generated calls of the operators, others each time."""
@@ -52,10 +54,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return WorkStealingScheduling(config, log)
 
 
-@pytest.fixture(autouse=True)
-def _teams_for_small_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance, "WORTH_A_TEAM", 0.0)
-    monkeypatch.setattr(config, "usable_cpus", lambda: config.MOST_THREADS)
+@pytest.fixture(scope="session", autouse=True)
+def _as_tests_need_it() -> Iterator[None]:
+    """Teams for small models; LLVM stays in memory, as the next test compiles again (5 ms to come back)."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(instance, "WORTH_A_TEAM", 0.0)
+        patch.setattr(config, "usable_cpus", lambda: config.MOST_THREADS)
+        patch.setattr(native, "let_go_of_llvm", lambda: None)
+        yield
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays: no collection of garbage walks through it again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -87,6 +87,7 @@ class LoopExpr:
 
     __slots__ = ("__weakref__",)
     dtype: str
+    operands: tuple[LoopExpr, ...] = ()
 
     __add__, __radd__ = _operators("add")
     __sub__, __rsub__ = _operators("sub")
@@ -123,18 +124,27 @@ class _Shared(type):
         found = _alive.get(key)
         if found is None:
             made = super().__call__(*args)
-            object.__setattr__(made, "dtype", made.result())  # once: not looked for again through deep trees
+            made.settle()
             with _lock:
                 found = _alive.setdefault(key, made)
         return found
 
 
 class _Node(LoopExpr, metaclass=_Shared):
-    __slots__ = ("dtype", "form")
+    __slots__ = ("dtype", "form", "operands")
 
     @staticmethod
     def key(*args: Any) -> tuple[Any, ...]:
         return args
+
+    def settle(self) -> None:
+        """Keep dtype and operands, once: they are not looked for again through deep trees, on any walk."""
+        object.__setattr__(self, "operands", self.below())
+        object.__setattr__(self, "dtype", self.result())
+
+    def below(self) -> tuple[LoopExpr, ...]:
+        """The direct operands."""
+        return ()
 
     def result(self) -> str:
         """The dtype, as the operands have it."""
@@ -167,14 +177,17 @@ class Size(LoopVar, metaclass=_Shared):
     def key(name: str) -> tuple[Any, ...]:
         return (name,)
 
-    def result(self) -> str:
-        return self.dtype
+    def settle(self) -> None:
+        """Its fields are all there is."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load(_Node):
     buffer: Buffer
     index: tuple[LoopExpr, ...]
+
+    def below(self) -> tuple[LoopExpr, ...]:
+        return self.index
 
     def result(self) -> str:
         return self.buffer.dtype
@@ -186,6 +199,9 @@ class Binary(_Node):
     lhs: LoopExpr
     rhs: LoopExpr
 
+    def below(self) -> tuple[LoopExpr, ...]:
+        return self.lhs, self.rhs
+
     def result(self) -> str:
         return "bool" if self.op in COMPARISONS else self.lhs.dtype
 
@@ -196,6 +212,9 @@ class Intrin(_Node):
 
     name: str
     args: tuple[LoopExpr, ...]
+
+    def below(self) -> tuple[LoopExpr, ...]:
+        return self.args
 
     def result(self) -> str:
         operand = self.args[0].dtype
@@ -213,6 +232,9 @@ class Select(_Node):
     then: LoopExpr
     orelse: LoopExpr
 
+    def below(self) -> tuple[LoopExpr, ...]:
+        return self.condition, self.then, self.orelse
+
     def result(self) -> str:
         return self.then.dtype
 
@@ -226,6 +248,9 @@ class Cast(_Node):
 
     value: LoopExpr
     dtype: str
+
+    def below(self) -> tuple[LoopExpr, ...]:
+        return (self.value,)
 
     @property
     def keeps_all(self) -> bool:
@@ -244,6 +269,9 @@ class Shuffle(_Node):
     value: LoopExpr
     mask: int  # 1 to 31
 
+    def below(self) -> tuple[LoopExpr, ...]:
+        return (self.value,)
+
     def result(self) -> str:
         return self.value.dtype
 
@@ -255,6 +283,9 @@ class Reduce(_Node):
     kind: str  # "sum" | "dot" (of products, multiplied and added with one rounding) | "prod" | "max" | "min" | "larger"
     axes: tuple[tuple[LoopVar, int], ...]
     value: LoopExpr
+
+    def below(self) -> tuple[LoopExpr, ...]:
+        return (self.value,)
 
     def result(self) -> str:
         return self.value.dtype

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any, TypeAlias, TypeVar
 
 from minitvm.errors import IRError
@@ -261,26 +261,17 @@ def store(buffer: Buffer, index: Sequence[Index], value: LoopExpr) -> Store:
 
 T = TypeVar("T", bound=Hashable)
 
-_CHILDREN: dict[type, Callable[[Any], tuple[LoopExpr, ...]]] = {
-    Load: lambda e: e.index,
-    Binary: lambda e: (e.lhs, e.rhs),
-    Intrin: lambda e: e.args,
-    Select: lambda e: (e.condition, e.then, e.orelse),
-    Cast: lambda e: (e.value,),
-    Shuffle: lambda e: (e.value,),
-    Reduce: lambda e: (e.value,),
-}
+_OPERANDS = attrgetter("operands")
 
 
 def expr_children(expr: LoopExpr) -> tuple[LoopExpr, ...]:
-    """Direct operands (a table: every walk passes here)."""
-    found = _CHILDREN.get(type(expr))
-    return () if found is None else found(expr)
+    """Direct operands."""
+    return expr.operands
 
 
 def rebuild_expr(expr: LoopExpr, operands: Sequence[LoopExpr]) -> LoopExpr:
     """``expr`` over other operands; itself where they are the same.  Integer arithmetic is folded again."""
-    if all(map(is_, operands, expr_children(expr))):
+    if tuple(operands) == expr.operands:
         return expr
     match expr:
         case Load(buffer, _):
@@ -301,10 +292,19 @@ def rebuild_expr(expr: LoopExpr, operands: Sequence[LoopExpr]) -> LoopExpr:
 
 
 def post_order_exprs(
-    roots: Sequence[LoopExpr], operands: Callable[[LoopExpr], tuple[LoopExpr, ...]] = expr_children
+    roots: Sequence[LoopExpr], operands: Callable[[LoopExpr], tuple[LoopExpr, ...]] = _OPERANDS
 ) -> list[LoopExpr]:
     """Every node below ``roots`` once, operands before users, left to right."""
-    return dependency_order(roots, operands)
+    order: dict[LoopExpr, None] = {}
+    stack = [*reversed(roots)]
+    while stack:
+        node = stack[-1]
+        waiting = () if node in order else [child for child in operands(node) if child not in order]
+        if waiting:
+            stack += reversed(waiting)
+        else:
+            order[stack.pop()] = None
+    return [*order]
 
 
 def dependency_order(roots: Sequence[T], operands: Callable[[T], Sequence[T]]) -> list[T]:
@@ -335,11 +335,12 @@ def dependency_order(roots: Sequence[T], operands: Callable[[T], Sequence[T]]) -
 
 def map_expr(expr: LoopExpr, visit: Callable[[LoopExpr], LoopExpr]) -> LoopExpr:
     """Rebuild bottom-up; ``visit`` gets each node over its rewritten operands.  Shared nodes are visited once."""
-    if not expr_children(expr):
+    if not expr.operands:
         return visit(expr)
     done: dict[LoopExpr, LoopExpr] = {}
     for node in post_order_exprs([expr]):
-        done[node] = visit(rebuild_expr(node, [done[child] for child in expr_children(node)]))
+        operands = node.operands
+        done[node] = visit(rebuild_expr(node, [done[child] for child in operands]) if operands else node)
     return done[expr]
 
 
@@ -432,4 +433,4 @@ def walk_exprs(stmt: Stmt | LoopExpr) -> Iterator[LoopExpr]:
         if node not in seen:
             seen.add(node)
             yield node
-            stack.extend(reversed(expr_children(node)))
+            stack += reversed(node.operands)
