@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 
 from minitvm.frontend.onnx.contrib import channels_last, channels_second, contrib_op, only
-from minitvm.frontend.onnx.matmul import matmul, transposed
+from minitvm.frontend.onnx.matmul import matmul, over_rows, transposed
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, evaluate_known, normalize_axis, rank, scalar, wide
 from minitvm.frontend.onnx.quantize import (
     dynamically_quantized,
@@ -26,6 +26,7 @@ from minitvm.frontend.onnx.rnn import Layer, activations_of, layer_of, lstm_step
 from minitvm.frontend.onnx.tensor import first, integers, reshaped
 from minitvm.ir.dtypes import carrier, is_float
 from minitvm.ir.expr import Constant, Expr
+from minitvm.ir.ops.qnn_blocks import panels, panels_of_words
 from minitvm.ir.ops.qnn_recurrent import words_of
 
 # --- on real numbers ------------------------------------------------------------------------------------------
@@ -280,6 +281,10 @@ def few_bits(node: OnnxNode) -> Expr:
         zeros = reshaped(zeros, [columns, blocks])
     codes = reshaped(node[1], [columns, node[1].tensor_type.size // columns])
     form = {"axis": 1, "block": block, "bits": bits, "extent": depth}
+    if node.attr("accuracy_level", 0) == _INT8:
+        result = _by_int8(node, codes, scales, zeros, bits)
+        if result is not None:
+            return result if node.get(5) is None else emit("add", result, node[5])
     groups, a = None if node.get(4) is None else node.constant(4, "g_idx")[:depth], node[0]
     if groups is not None and np.array_equal(np.sort(groups), np.arange(depth) // block):
         order = np.argsort(groups, kind="stable")
@@ -293,6 +298,30 @@ def few_bits(node: OnnxNode) -> Expr:
     result = matmul(node, a, transposed(weight))
     return result if node.get(5) is None else emit("add", result, node[5])
 
+
+def _by_int8(node: OnnxNode, codes: Expr, scales: Expr, zeros: Expr, bits: int) -> Expr | None:
+    """The same with A in int8, quantized by the blocks of B; ``None`` where B is not known, or not in whole blocks."""
+    block, columns = node.attr("block_size", 32), node.attr("N", 0)
+    parts = [evaluate_known(part, node.known_values) for part in (codes, scales, zeros)]
+    if node.get(4) is not None or zeros.dtype != "uint8" or any(part is None for part in parts):
+        return None
+    weight, scale, zero = (part for part in parts if part is not None)
+    blocks = scale.shape[1]
+    if weight.shape[1] * 8 != blocks * block * bits:
+        return None
+    zero = zero if np.any(zero != zero.flat[0]) else zero.reshape(-1)[0]
+    held = (panels_of_words(weight, bits), panels(scale), panels(zero) if zero.ndim else zero)
+
+    def product(rows: Expr) -> Expr:
+        numbers, *others = [*emit("qnn.quantize_blocks", rows, block=block)]
+        form = {"units": columns, "block": block, "bits": bits}
+        return emit("qnn.dense_blocks", emit("qnn.words", numbers), *others, *map(Constant, held), **form)
+
+    return over_rows(node[0], node.attr("K", 0), columns, product)
+
+
+_INT8 = 4
+"""Of ``accuracy_level``."""
 
 _FEW_BITS = (("K", 0), ("N", 0), ("bits", 4), ("block_size", 32))
 

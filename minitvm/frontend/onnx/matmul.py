@@ -1,6 +1,7 @@
 """ONNX matrix products: MatMul, Gemm, Einsum."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -37,11 +38,17 @@ def matmul(node: OnnxNode, a: Expr, b: Expr, out_dtype: str = "") -> Expr:
 
 def _rows_by_matrix(a: Expr, b: Expr, out_dtype: str) -> Expr:
     """(..., k) by (k, n): one dense over all rows."""
-    rows, (k, n) = dims(a)[:-1], dims(b)
-    newshape = (known_product(rows), -1 if k is None else k)
-    flat = a if rank(a) == 2 else emit("reshape", a, newshape=newshape, allowzero=True)
-    product = emit("nn.dense", flat, transposed(b), out_dtype=out_dtype)
-    return product if rank(a) == 2 else _unflattened(product, (*rows, n))
+    k, n = dims(b)
+    return over_rows(a, k, n, lambda flat: emit("nn.dense", flat, transposed(b), out_dtype=out_dtype))
+
+
+def over_rows(a: Expr, depth: int | None, columns: int | None, product: Callable[[Expr], Expr]) -> Expr:
+    """(..., depth) -> (..., columns): ``product`` of all rows, (rows, depth) -> (rows, columns)."""
+    if rank(a) == 2:
+        return product(a)
+    rows = dims(a)[:-1]
+    newshape = (known_product(rows), -1 if depth is None else depth)
+    return _unflattened(product(emit("reshape", a, newshape=newshape, allowzero=True)), (*rows, columns))
 
 
 def _unflattened(x: Expr, shape: tuple[int | None, ...]) -> Expr:

@@ -1,0 +1,268 @@
+"""Rows quantized block by block as they come, and their products by weights of 2, 4 or 8 bits in integers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from minitvm.ir.dims import ceil_divide
+from minitvm.ir.loop import (
+    Alloc,
+    Binary,
+    Buffer,
+    LoopExpr,
+    LoopKind,
+    Stage,
+    Stmt,
+    Store,
+    const,
+    intrin,
+    loop,
+    maximum,
+    minimum,
+    select,
+    seq,
+)
+from minitvm.ir.op import Fusion, Op, compute, max_over, sum_over
+from minitvm.ir.ops._shape import require_kind, shapes_differ
+from minitvm.ir.types import TensorType, TupleType
+
+LARGEST = 127
+"""Of the numbers that a row is rounded to; -128 is none of them."""
+
+PANEL = 16
+"""Units whose weights lie side by side."""
+
+BYTES = 4
+"""Of a word."""
+
+
+class QuantizeBlocks(Op, name="qnn.quantize_blocks", fusion=Fusion.OPAQUE, outputs=3):
+    """Rows as int8, with a scale for each ``block`` numbers: the largest magnitude becomes 127, ties go to even.
+
+    data: (m, k) float32 or float16 -> numbers: (m, b * block) int8, zeros behind the last one; scales: (m, b) float32;
+    sums of the numbers of each block: (m, b) int32.  b is ceil(k / block).
+
+    A block of zeros has the scale 0.  One with NaN or infinity has that scale, and zeros for numbers: their product is
+    NaN.
+    """
+
+    block: int = 32
+
+    def infer(self, data: TensorType) -> TupleType:
+        if data.rank != 2 or data.dtype not in ("float32", "float16"):
+            raise self.reject(f"the input must be (rows, features) of float32 or float16, not {data}")
+        if self.block < 1:
+            raise self.reject(f"block={self.block} numbers have no scale")
+        rows, blocks = data.shape[0], ceil_divide(data.shape[1], self.block)
+        numbers, scales = TensorType((rows, blocks * self.block), "int8"), TensorType((rows, blocks), "float32")
+        return TupleType((numbers, scales, scales.with_dtype("int32")))
+
+    def reference(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        rows, features = data.shape
+        blocks = -(-features // self.block)
+        whole = np.zeros((rows, blocks * self.block), "float32")
+        whole[:, :features] = data
+        apart = whole.reshape(rows, blocks, self.block)
+        scales = np.max(np.abs(apart), axis=2, initial=0) / np.float32(LARGEST)
+        with np.errstate(all="ignore"):
+            steps = np.rint(apart / scales[..., None])
+        steps[~((scales > 0) & np.isfinite(scales))] = 0
+        numbers = np.clip(steps, -LARGEST, LARGEST).astype("int8")
+        return numbers.reshape(whole.shape), scales, numbers.sum(axis=2, dtype="int32")
+
+    def compute(self, data: Buffer) -> tuple[Stage, ...]:
+        rows, features = data.shape
+        blocks = ceil_divide(features, self.block)
+
+        def magnitude(i: LoopExpr, c: LoopExpr) -> LoopExpr:
+            return _abs(self.at(data, i, c))
+
+        scales = compute(
+            (rows, blocks),
+            lambda i, b: max_over(self.block, lambda r: magnitude(i, b * self.block + r)) / float(LARGEST),
+        )
+        numbers = compute(
+            (rows, blocks * self.block), lambda i, c: self.number(self.at(data, i, c), scales[i, c // self.block])
+        )
+        sums = compute(
+            (rows, blocks),
+            lambda i, b: sum_over(self.block, lambda r: numbers[i, b * self.block + r].astype("int32")),
+        )
+        return numbers, scales, sums
+
+    def at(self, data: Buffer, i: LoopExpr, c: LoopExpr) -> LoopExpr:
+        """An element in single precision; zero behind the last one."""
+        features, element = data.shape[1], data[i, c].astype("float32")
+        return element if features % self.block == 0 else select(c < features, element, 0.0)
+
+    @staticmethod
+    def number(element: LoopExpr, scale: LoopExpr) -> LoopExpr:
+        """An element in steps of a scale."""
+        steps = minimum(maximum(intrin("round", element / scale), -float(LARGEST)), float(LARGEST))
+        is_sound = Binary("and", scale > 0.0, scale < float("inf"))
+        return select(is_sound, steps, 0.0).astype("int8")
+
+
+def _abs(value: LoopExpr) -> LoopExpr:
+    return intrin("abs", value)
+
+
+class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABLE, lowered_by_template=True):
+    """Products of rows by weights of few bits, both with a scale for each block: sums of a block are exact.
+
+    data: words of ``qnn.quantize_blocks``'s numbers (m, b * block / 4) int32, data_scale: (m, b) float32, data_sum:
+    (m, b) int32; weight: (ceil(units / 16), b * block * bits / 32, 16) int32 (:func:`panels_of_words`), weight_scale:
+    (ceil(units / 16), b, 16) floats (:func:`panels`), zero_point: the same or (), uint8 -> (m, units) of
+    weight_scale's dtype: the sum over blocks of ``(data . weight - zero_point * data_sum) * data_scale *
+    weight_scale``, in float32.
+    """
+
+    units: int
+    block: int = 32
+    bits: Literal[2, 4, 8] = 4
+
+    @property
+    def per_word(self) -> int:
+        """Words of bytes that a word of weights holds, at so many bits' distance."""
+        return 8 // self.bits
+
+    @property
+    def words(self) -> int:
+        """Words of weights in a block."""
+        return self.block // (BYTES * self.per_word)
+
+    def infer(
+        self,
+        data: TensorType,
+        data_scale: TensorType,
+        data_sum: TensorType,
+        weight: TensorType,
+        weight_scale: TensorType,
+        zero_point: TensorType,
+    ) -> TensorType:
+        if self.block % (BYTES * self.per_word) or self.block < 1 or self.units < 0:
+            hint = f"blocks of a multiple of {BYTES * self.per_word}"
+            raise self.reject(f"no words of {self.bits} bits make blocks of {self.block} for {self.units}", hint=hint)
+        require_kind(self, weight_scale, "f", "weight_scale")
+        if data_scale.rank != 2 or weight_scale.rank != 3:
+            raise self.reject(f"scales must be of rank 2 and 3, not {data_scale} and {weight_scale}")
+        (rows, blocks), panels = data_scale.shape, -(-self.units // PANEL)
+        words = self.block // BYTES
+        scales = weight_scale.with_shape((panels, blocks, PANEL))
+        expected = {
+            "data": (data, TensorType((rows, blocks * words), "int32")),
+            "data_scale": (data_scale, data_scale.with_dtype("float32")),
+            "data_sum": (data_sum, data_scale.with_dtype("int32")),
+            "weight": (weight, TensorType((panels, blocks * self.words, PANEL), "int32")),
+            "weight_scale": (weight_scale, scales),
+            "zero_point": (zero_point, scales.with_dtype("uint8") if zero_point.rank else TensorType((), "uint8")),
+        }
+        for name, (type_, wanted) in expected.items():
+            if type_.dtype != wanted.dtype or shapes_differ(type_.shape, wanted.shape):
+                raise self.reject(f"{name} must be {wanted}, not {type_}")
+        return TensorType((rows, self.units), weight_scale.dtype)
+
+    def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
+        """Two per multiplication."""
+        return 2.0 * BYTES * results[0].size * args[0].static_shape[1]
+
+    def reference(
+        self,
+        data: np.ndarray,
+        data_scale: np.ndarray,
+        data_sum: np.ndarray,
+        weight: np.ndarray,
+        weight_scale: np.ndarray,
+        zero_point: np.ndarray,
+    ) -> np.ndarray:
+        rows, blocks = data_scale.shape
+        x = np.ascontiguousarray(data).view("int8").reshape(rows, blocks, self.block).astype("float64")
+        w = _codes_of(weight, self.bits).reshape(-1, blocks, self.block).astype("float64")
+        scale, zero = (
+            p.transpose(1, 0, 2).reshape(blocks, -1) if p.ndim else p for p in (weight_scale.astype("float64"), zero_point)
+        )
+        dots = np.matmul(x.transpose(1, 0, 2), w.transpose(1, 2, 0))  # (blocks, rows, units)
+        exact = dots - data_sum.T[..., None] * (zero[:, None] if zero.ndim else zero).astype("float64")
+        with np.errstate(all="ignore"):
+            total = (exact * data_scale.T[..., None].astype("float64") * scale[:, None]).sum(axis=0)
+            return np.asarray(total[:, : self.units].astype("float32").astype(weight_scale.dtype))
+
+    def statements(
+        self,
+        data: Buffer,
+        data_scale: Buffer,
+        data_sum: Buffer,
+        weight: Buffer,
+        weight_scale: Buffer,
+        zero_point: Buffer,
+        result: Buffer,
+    ) -> Stmt:
+        (rows, units), blocks = result.shape, data_scale.shape[1]
+        total, dot = Buffer("total", (), "float32", "local"), Buffer("dot", (), "int32", "local")
+
+        def element(i: LoopExpr, j: LoopExpr) -> Stmt:
+            panel, lane = j // PANEL, j % PANEL
+
+            def word(b: LoopExpr, q: LoopExpr, at: LoopExpr) -> Stmt:
+                place = b * self.words + q
+                number = self.part(weight[panel, place, lane], at)
+                return Store(dot, (), intrin("dot4", number, data[i, place * self.per_word + at], dot[()]))
+
+            def block(b: LoopExpr) -> Stmt:
+                zero = zero_point[(panel, b, lane) if zero_point.shape else ()].astype("int32")
+                exact = (dot[()] - zero * data_sum[i, b]).astype("float32")
+                scale = data_scale[i, b] * weight_scale[panel, b, lane].astype("float32")
+                parts = loop(
+                    self.words, lambda q: loop(self.per_word, lambda at: word(b, q, at), name="part"), name="word"
+                )
+                return seq(Store(dot, (), const(0, "int32")), parts, Store(total, (), total[()] + exact * scale))
+
+            summed = loop(blocks, block, name="block")
+            done = Store(result, (i, j), total[()].astype(result.dtype))
+            return Alloc(total, Alloc(dot, seq(Store(total, (), const(0, "float32")), summed, done)))
+
+        return loop(rows * units, lambda p: element(p // units, p % units), LoopKind.PARALLEL, name="element")
+
+    def part(self, word: LoopExpr, at: LoopExpr | int) -> LoopExpr:
+        """Four numbers, a byte each, of a word of weights."""
+        if self.per_word == 1:
+            return word
+        distance = at.astype("int32") * self.bits if isinstance(at, LoopExpr) else const(at * self.bits, "int32")
+        mask = (2**self.bits - 1) * 0x01010101
+        return Binary("shr", word, distance) & const(mask, "int32")
+
+
+def panels(values: np.ndarray) -> np.ndarray:
+    """(units, n) -> (ceil(units / 16), n, 16), zeros for units that are missing."""
+    units, count = values.shape
+    whole = np.pad(values, ((0, -units % PANEL), (0, 0)))
+    return np.ascontiguousarray(whole.reshape(-1, PANEL, count).transpose(0, 2, 1))
+
+
+def panels_of_words(packed: np.ndarray, bits: int) -> np.ndarray:
+    """Weights for ``qnn.dense_blocks``.  packed: (units, n) uint8 of ``8 // bits`` numbers each, lowest bits first ->
+    (ceil(units / 16), n / 4, 16) int32.
+
+    A word has 32 / bits neighbours, so that a shift and a mask give words of four neighbours.
+    """
+    per = 8 // bits
+    words = np.ascontiguousarray(packed).view("<u4")
+    if per > 1:
+        apart = words.reshape(-1)
+        found = np.zeros_like(apart)
+        for place in range(BYTES * per):  # which number, and where its bits go
+            part, byte = divmod(place, BYTES)
+            found |= (apart >> (bits * place) & (2**bits - 1)) << (8 * byte + bits * part)
+        words = found.reshape(words.shape)
+    return panels(words.view("<i4"))
+
+
+def _codes_of(words: np.ndarray, bits: int) -> np.ndarray:
+    """The other way: (panels, n, 16) -> (panels * 16, n * 32 / bits) uint8."""
+    count, depth, _ = words.shape
+    apart = np.ascontiguousarray(words.transpose(0, 2, 1))[..., None].view("uint8").reshape(count * PANEL, depth, 1, BYTES)
+    shifts = np.arange(0, 8, bits, dtype="uint8")[:, None]
+    return np.asarray((apart >> shifts & (2**bits - 1)).reshape(count * PANEL, -1))
