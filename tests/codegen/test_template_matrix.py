@@ -20,6 +20,7 @@ from functools import partial
 import numpy as np
 import pytest
 from operator_cases.norms import quantized_recurrence
+from operator_cases.products import few_bits_operands
 
 from minitvm.codegen.coverage import Verdict, check_coverage
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
@@ -27,6 +28,7 @@ from minitvm.codegen.simplify import simplify
 from minitvm.codegen.templates.attention import Attention
 from minitvm.codegen.templates.conv_blocked import BlockedConv, BlockedDepthwise
 from minitvm.codegen.templates.conv_pixels import PixelConv, TransposedConv
+from minitvm.codegen.templates.dense_blocks import DenseBlocks
 from minitvm.codegen.templates.matmul import DensePack, Matmul
 from minitvm.codegen.templates.recurrent import Gru, Lstm, Recurrent, Rnn
 from minitvm.codegen.templates.recurrent_quantized import QuantizedLstm
@@ -66,6 +68,10 @@ MOST_STATEMENTS = 700
 """Tiles are written out once for each size, at edges once for each tap, and squares of registers by their steps."""
 INTERPRETED = 40_000
 """Operations, of the samples that run in the interpreter."""
+
+
+OF_WORDS = (QuantizedLstm, DenseBlocks)
+"""Templates whose operands are no random numbers; their own tests compare what they compute."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +173,18 @@ def quantized_lstm(rows: int, columns: int, lanes: int, dtype: str) -> Call:
     return call
 
 
+def dense_blocks(rows: int, columns: int, lanes: int, dtype: str) -> Call:
+    """Of float32 wherever a scale has another dtype than a half."""
+    scales = dtype if dtype == "float16" else "float32"
+    operands = few_bits_operands(
+        np.random.default_rng(0), (rows, 2, columns), 16, 2 << rows % 3, bool(columns % 2), scales
+    )
+    variables = [var(f"p{i}", shape=a.shape, dtype=str(a.dtype)) for i, a in enumerate(operands)]
+    call = call_op("qnn.dense_blocks", *variables, units=columns, block=16, bits=2 << rows % 3)
+    assert isinstance(call, Call)
+    return call
+
+
 def cumsum(rows: int, columns: int, lanes: int, dtype: str) -> Call:
     return made("cumsum", [(rows, 3, columns)], dtype, axis=1)
 
@@ -183,6 +201,7 @@ SUBJECTS = [
     Subject(Matmul, matmul),
     Subject(Attention, attention, 70),
     Subject(DensePack, dense_pack),
+    Subject(DenseBlocks, dense_blocks),
     Subject(BlockedConv, blocked),
     Subject(BlockedDepthwise, depthwise, 64),
     Subject(PixelConv, pixels),
@@ -333,7 +352,7 @@ def test_sequences_that_were_fewer_walks_than_threads(subject: Subject) -> None:
         assert [walk.extent for walk in walks] == [Const(threads)]
 
 
-@pytest.mark.parametrize("subject", [s for s in SUBJECTS if s.template is not QuantizedLstm], ids=str)
+@pytest.mark.parametrize("subject", [s for s in SUBJECTS if s.template not in OF_WORDS], ids=str)
 def test_every_choice_gives_the_same_numbers(subject: Subject) -> None:
     """The interpreter's, of small problems, against numpy's."""
     rng = np.random.default_rng(2)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from op_samples import Sample, bools, floats, ints, row, scalar
+from op_samples import Sample, bools, floats, ints, row
+from op_samples_quantized import QUANTIZED
 from operator_cases.norms import quantized_recurrence
 
 
@@ -301,46 +302,6 @@ PADS = [
 ]
 
 
-def _zeros(*shape: int, dtype: str) -> np.ndarray:
-    info = np.iinfo(dtype)
-    return ints(*shape, low=max(info.min, -9), high=9, dtype=dtype)
-
-
-QUANTIZED = [
-    row("qnn.quantize", floats(3, 40), floats(low=0.01, high=0.02), _zeros(dtype="int8")),
-    row(
-        "qnn.quantize",
-        np.array([0.5, 1.5, 2.5, -0.5, 300, -300], "float32"),
-        scalar(1, "float32"),
-        _zeros(dtype="uint8"),
-        out_dtype="uint8",
-    ),
-    row(
-        "qnn.quantize",
-        floats(2, 3, 4),
-        floats(3, low=0.01, high=0.1),
-        _zeros(3, dtype="uint8"),
-        out_dtype="uint8",
-        axis=1,
-    ),
-    row("qnn.quantize", floats(2, 4), floats(1, low=1e-4, high=1e-3), _zeros(1, dtype="int16"), out_dtype="int16"),
-    row("qnn.dequantize", ints(3, 5, low=-128, high=127, dtype="int8"), floats(), _zeros(dtype="int8")),
-    row("qnn.dequantize", ints(3, 5, low=0, high=255, dtype="uint8"), floats(3), _zeros(3, dtype="uint8"), axis=0),
-    row("qnn.dequantize", ints(3, 5, low=-999999, high=999999), floats(), _zeros(dtype="int32")),
-    row("qnn.dequantize", np.array([-(2**31), 2**31 - 1], "int32"), scalar(1.5, "float32"), scalar(-7, "int32")),
-    row("qnn.dequantize", ints(3, 5, dtype="int8"), floats(dtype="float16"), _zeros(dtype="int8"), out_dtype="float16"),
-    row(
-        "qnn.dequantize_blocks",
-        ints(3, 5, low=0, high=255, dtype="uint8"),
-        floats(3, 3),
-        ints(3, 3, low=0, high=15, dtype="uint8"),
-        block=4,
-        bits=4,
-        extent=9,
-    ),
-    row("qnn.dequantize_blocks", ints(4, 5, dtype="int8"), floats(2, 5), _zeros(dtype="int8"), axis=0, block=3),
-]
-
 _PLACES = np.stack([floats(2, 3, 4, low=-1.3, high=1.3) for _ in range(2)], -1)
 SAMPLED = [
     row("image.grid_sample", floats(2, 3, 5, 4), _PLACES, method=m, padding_mode=p, align_corners=a)
@@ -398,7 +359,6 @@ EMPTY = [
     row("layout_transform", floats(0, 8, 2, 3), src_layout="NCHW", dst_layout="NCHW4c"),
     _recurrent("nn.lstm", 0, 2, 3, 4, floats(2, 3), floats(2, 3)),
     _recurrent("nn.gru", 3, 0, 3, 3, floats(9), floats(0, 3)),
-    row("qnn.quantize", floats(0, 3), floats(low=0.1), _zeros(dtype="int8")),
 ]
 
 SAMPLES: list[Sample] = [

@@ -57,6 +57,7 @@ WITHOUT_COMPUTE = {
     "vision.roi_align": "how many samples a cell has depends on the values",
     "nn.lstm": RECURRENCE,
     "qnn.lstm": RECURRENCE,
+    "qnn.dense_blocks": "sums of blocks are integers, and their sum is of floats",
     "nn.gru": RECURRENCE,
     "nn.rnn": RECURRENCE,
     "ml.tree_leaves": "every comparison says which is next",

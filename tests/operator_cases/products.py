@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import PARTS
 from minitvm.ir.ops.nn_winograd import Transforms
+from minitvm.ir.ops.qnn_blocks import panels, panels_of_words
 from operator_cases.accuracy import Accuracy
 from operator_cases.case import Case, case, generator, summed
 from operator_cases.draw import Draw
@@ -60,6 +61,50 @@ def dense_pack(name: str, draw: Draw, dtype: str) -> Case:
     units = blocks * width - draw.integer(0, width - 1) if blocks and draw.flag() else None
     parts = _parts(name, draw)
     return summed(name, x, w, terms=k, out_dtype=out, weight_layout=f"NC{width}n", units=units, **parts)
+
+
+@generator("qnn.quantize_blocks")
+def quantize_blocks(name: str, draw: Draw, dtype: str) -> Case:
+    return case(name, draw.array(draw.sizes(2), dtype, -9, 9, "all"), block=draw.choice((16, 32, 1, 3, 7, 64)))
+
+
+@generator("qnn.dense_blocks")
+def dense_blocks(name: str, draw: Draw, dtype: str) -> Case:
+    """Among the scales of rows there may be those of NaN and infinity."""
+    block, bits, seed = draw.choice((16, 32, 48, 128)), draw.choice((2, 4, 8)), draw.integer(0, 1000)
+    rows, blocks, units = draw.sizes(3, _work(draw) // block)
+    sizes, form = (rows, blocks, units), {"units": units, "block": block, "bits": bits}
+    data, _, *others = few_bits_operands(np.random.default_rng(seed), sizes, block, bits, draw.flag(), dtype)
+    made = case(name, data, draw.array((rows, blocks), "float32", 0, 0.1), *others, **form)
+    return replace(made, accuracy=Accuracy(ulps=1, terms=blocks + 3, magnitude=lambda: _by_blocks(made)))
+
+
+def _by_blocks(made: Case) -> np.ndarray:
+    """The magnitudes of all blocks' parts of a result, added up."""
+    total = np.zeros(made.reference()[0].shape)
+    for b in range(made.args[1].shape[1]):
+        of_block = [a if a.ndim == 0 else np.split(a, made.args[1].shape[1], axis=1)[b] for a in made.args]
+        total += np.abs(made.op.reference(*of_block).astype("float64"))
+    return total
+
+
+def few_bits_operands(
+    rng: np.random.Generator, sizes: tuple[int, int, int], block: int, bits: int, zeros: bool, dtype: str
+) -> list[np.ndarray]:
+    """What ``qnn.dense_blocks`` takes for so many rows, blocks and units; with zero points of blocks, or one."""
+    rows, blocks, units = sizes
+    numbers = rng.integers(-127, 128, (rows, blocks, block), "int8")
+    packed = rng.integers(0, 256, (units, blocks * block * bits // 8), "uint8")
+    scales = [rng.uniform(0.01, 0.1, shape).astype("float32") for shape in ((rows, blocks), (units, blocks))]
+    points = rng.integers(0, 2**bits, (units, blocks), "uint8") if zeros else np.asarray(2 ** (bits - 1), "uint8")
+    return [
+        numbers.reshape(rows, blocks * block).view("<i4"),
+        scales[0],
+        numbers.sum(axis=2, dtype="int32"),
+        panels_of_words(packed, bits),
+        panels(scales[1].astype(dtype)),
+        panels(points) if zeros else points,
+    ]
 
 
 def _parts(name: str, draw: Draw) -> dict[str, Any]:

@@ -158,7 +158,10 @@ class _Tile:
 
         def part(word: LoopExpr, at: LoopExpr) -> Stmt:
             def add(t: LoopExpr, v: LoopExpr, lane: LoopExpr) -> Stmt:
-                number, other = op.part(self._at(weight, word, v, lane), at), data[self.row + t, word * op.per_word + at]
+                number, other = (
+                    op.part(self._at(weight, word, v, lane), at),
+                    data[self.row + t, word * op.per_word + at],
+                )
                 return Store(dots, (t, v, lane), intrin(self.layer.product, number, other, dots[t, v, lane]))
 
             return self._each(add)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -26,7 +25,7 @@ from minitvm.ir.loop import (
     seq,
 )
 from minitvm.ir.op import Fusion, Op, compute, max_over, sum_over
-from minitvm.ir.ops._shape import require_kind, shapes_differ
+from minitvm.ir.ops._shape import shapes_differ
 from minitvm.ir.types import TensorType, TupleType
 
 LARGEST = 127
@@ -37,6 +36,8 @@ PANEL = 16
 
 BYTES = 4
 """Of a word."""
+
+_FLOATS = ("float32", "float16")
 
 
 class QuantizeBlocks(Op, name="qnn.quantize_blocks", fusion=Fusion.OPAQUE, outputs=3):
@@ -52,7 +53,7 @@ class QuantizeBlocks(Op, name="qnn.quantize_blocks", fusion=Fusion.OPAQUE, outpu
     block: int = 32
 
     def infer(self, data: TensorType) -> TupleType:
-        if data.rank != 2 or data.dtype not in ("float32", "float16"):
+        if data.rank != 2 or data.dtype not in _FLOATS:
             raise self.reject(f"the input must be (rows, features) of float32 or float16, not {data}")
         if self.block < 1:
             raise self.reject(f"block={self.block} numbers have no scale")
@@ -88,8 +89,7 @@ class QuantizeBlocks(Op, name="qnn.quantize_blocks", fusion=Fusion.OPAQUE, outpu
             (rows, blocks * self.block), lambda i, c: self.number(self.at(data, i, c), scales[i, c // self.block])
         )
         sums = compute(
-            (rows, blocks),
-            lambda i, b: sum_over(self.block, lambda r: numbers[i, b * self.block + r].astype("int32")),
+            (rows, blocks), lambda i, b: sum_over(self.block, lambda r: numbers[i, b * self.block + r].astype("int32"))
         )
         return numbers, scales, sums
 
@@ -111,18 +111,18 @@ def _abs(value: LoopExpr) -> LoopExpr:
 
 
 class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABLE, lowered_by_template=True):
-    """Products of rows by weights of few bits, both with a scale for each block: sums of a block are exact.
+    """Rows by weights of 2, 4 or 8 ``bits``, both with a scale for each ``block`` numbers: its products are added up in
+    integers, ``(data . weight - zero_point * data_sum) * data_scale * weight_scale`` of all blocks in float32.
 
-    data: words of ``qnn.quantize_blocks``'s numbers (m, b * block / 4) int32, data_scale: (m, b) float32, data_sum:
-    (m, b) int32; weight: (ceil(units / 16), b * block * bits / 32, 16) int32 (:func:`panels_of_words`), weight_scale:
-    (ceil(units / 16), b, 16) floats (:func:`panels`), zero_point: the same or (), uint8 -> (m, units) of
-    weight_scale's dtype: the sum over blocks of ``(data . weight - zero_point * data_sum) * data_scale *
-    weight_scale``, in float32.
+    data: words of ``qnn.quantize_blocks``'s numbers, (m, b * block / 4) int32; data_scale: (m, b) float32; data_sum:
+    (m, b) int32; weight: panels of 16 ``units``, (ceil(units / 16), b * block * bits / 32, 16) int32
+    (:func:`panels_of_words`); weight_scale: (ceil(units / 16), b, 16) float32 or float16; zero_point: uint8, as
+    weight_scale or () -> (m, units) of weight_scale's dtype.
     """
 
     units: int
     block: int = 32
-    bits: Literal[2, 4, 8] = 4
+    bits: int = 4
 
     @property
     def per_word(self) -> int:
@@ -143,12 +143,12 @@ class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABL
         weight_scale: TensorType,
         zero_point: TensorType,
     ) -> TensorType:
-        if self.block % (BYTES * self.per_word) or self.block < 1 or self.units < 0:
-            hint = f"blocks of a multiple of {BYTES * self.per_word}"
-            raise self.reject(f"no words of {self.bits} bits make blocks of {self.block} for {self.units}", hint=hint)
-        require_kind(self, weight_scale, "f", "weight_scale")
-        if data_scale.rank != 2 or weight_scale.rank != 3:
-            raise self.reject(f"scales must be of rank 2 and 3, not {data_scale} and {weight_scale}")
+        if self.bits not in (2, 4, 8) or self.block < 1 or self.block % (BYTES * self.per_word) or self.units < 0:
+            hint = "numbers are of 2, 4 or 8 bits, and a block is a multiple of 16, 8 or 4 of them"
+            raise self.reject(f"bits={self.bits}, block={self.block}, units={self.units} say nothing", hint=hint)
+        if data_scale.rank != 2 or weight_scale.rank != 3 or weight_scale.dtype not in _FLOATS:
+            names = " or ".join(_FLOATS)
+            raise self.reject(f"scales must be of rank 2 and 3, of {names}, not {data_scale} and {weight_scale}")
         (rows, blocks), panels = data_scale.shape, -(-self.units // PANEL)
         words = self.block // BYTES
         scales = weight_scale.with_shape((panels, blocks, PANEL))
@@ -180,9 +180,10 @@ class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABL
     ) -> np.ndarray:
         rows, blocks = data_scale.shape
         x = np.ascontiguousarray(data).view("int8").reshape(rows, blocks, self.block).astype("float64")
-        w = _codes_of(weight, self.bits).reshape(-1, blocks, self.block).astype("float64")
+        w = _codes_of(weight, self.bits).reshape(PANEL * len(weight), blocks, self.block).astype("float64")
         scale, zero = (
-            p.transpose(1, 0, 2).reshape(blocks, -1) if p.ndim else p for p in (weight_scale.astype("float64"), zero_point)
+            p.transpose(1, 0, 2).reshape(blocks, PANEL * len(weight)) if p.ndim else p
+            for p in (weight_scale.astype("float64"), zero_point)
         )
         dots = np.matmul(x.transpose(1, 0, 2), w.transpose(1, 2, 0))  # (blocks, rows, units)
         exact = dots - data_sum.T[..., None] * (zero[:, None] if zero.ndim else zero).astype("float64")
@@ -239,7 +240,7 @@ def panels(values: np.ndarray) -> np.ndarray:
     """(units, n) -> (ceil(units / 16), n, 16), zeros for units that are missing."""
     units, count = values.shape
     whole = np.pad(values, ((0, -units % PANEL), (0, 0)))
-    return np.ascontiguousarray(whole.reshape(-1, PANEL, count).transpose(0, 2, 1))
+    return np.ascontiguousarray(whole.reshape(len(whole) // PANEL, PANEL, count).transpose(0, 2, 1))
 
 
 def panels_of_words(packed: np.ndarray, bits: int) -> np.ndarray:
@@ -263,6 +264,7 @@ def panels_of_words(packed: np.ndarray, bits: int) -> np.ndarray:
 def _codes_of(words: np.ndarray, bits: int) -> np.ndarray:
     """The other way: (panels, n, 16) -> (panels * 16, n * 32 / bits) uint8."""
     count, depth, _ = words.shape
-    apart = np.ascontiguousarray(words.transpose(0, 2, 1))[..., None].view("uint8").reshape(count * PANEL, depth, 1, BYTES)
-    shifts = np.arange(0, 8, bits, dtype="uint8")[:, None]
-    return np.asarray((apart >> shifts & (2**bits - 1)).reshape(count * PANEL, -1))
+    turned = np.ascontiguousarray(words.transpose(0, 2, 1))
+    apart = turned[..., None].view("uint8").reshape(count * PANEL, depth, 1, BYTES)
+    parts = apart >> np.arange(0, 8, bits, dtype="uint8")[:, None] & (2**bits - 1)
+    return np.asarray(parts.reshape(count * PANEL, depth * BYTES * 8 // bits))
