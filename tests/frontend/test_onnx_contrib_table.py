@@ -35,8 +35,6 @@ def _other(t: Try) -> str:
         zeros = t.inputs[3]
         if given["bits"] == 2 or (zeros is not None and zeros.dtype == np.uint8):
             return "with `g_idx` it misreads 2 bits and packed zero points: a `g_idx` in order changes its result"
-    if t.op == "MatMulNBits" and given.get("accuracy_level") == 4:
-        return "`accuracy_level` 4 rounds A to 8 bits there"
     if t.op == "NhwcMaxPool" and "dilations" in given and "SAME" in given.get("auto_pad", ""):
         return "SAME with dilations: its shape is not the one of ONNX"
     if t.op == "Attention" and t.outputs == 2 and len(set(given.get("qkv_hidden_sizes", [0]))) > 1:

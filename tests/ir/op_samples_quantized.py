@@ -66,6 +66,9 @@ QUANTIZED = [
     ),
     row("qnn.dequantize_blocks", ints(4, 5, dtype="int8"), floats(2, 5), _zeros(dtype="int8"), axis=0, block=3),
     row("qnn.quantize", floats(0, 3), floats(low=0.1), _zeros(dtype="int8")),
+    row("qnn.block_panels", floats(5, 3)),
+    row("qnn.block_panels", ints(32, 2, low=0, high=255, dtype="uint8")),
+    *(row("qnn.block_panels", ints(21, 8, low=0, high=255, dtype="uint8"), bits=bits) for bits in (2, 4, 8)),
     *(row("qnn.quantize_blocks", x, block=block) for x, block in _ROWS),
     *(_dense(*form) for form in _PRODUCTS),
 ]

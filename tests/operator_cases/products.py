@@ -13,7 +13,7 @@ from minitvm.ir.layout import Layout
 from minitvm.ir.loop import PARTS
 from minitvm.ir.ops.nn_winograd import Transforms
 from minitvm.ir.ops.qnn_blocks import panels, panels_of_words
-from operator_cases.accuracy import Accuracy
+from operator_cases.accuracy import BITS, Accuracy
 from operator_cases.case import Case, case, generator, summed
 from operator_cases.draw import Draw
 
@@ -66,6 +66,13 @@ def dense_pack(name: str, draw: Draw, dtype: str) -> Case:
 @generator("qnn.quantize_blocks")
 def quantize_blocks(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, draw.array(draw.sizes(2), dtype, -9, 9, "all"), block=draw.choice((16, 32, 1, 3, 7, 64)))
+
+
+@generator("qnn.block_panels")
+def block_panels(name: str, draw: Draw, dtype: str) -> Case:
+    units, count = draw.sizes(2)
+    bits = draw.choice((0, 2, 4, 8)) if dtype == "uint8" else 0
+    return case(name, draw.array((units, count * (4 if bits else 1)), dtype, -9, 99, "all"), bits=bits, accuracy=BITS)
 
 
 @generator("qnn.dense_blocks")

@@ -26,7 +26,6 @@ from minitvm.frontend.onnx.rnn import Layer, activations_of, layer_of, lstm_step
 from minitvm.frontend.onnx.tensor import first, integers, reshaped
 from minitvm.ir.dtypes import carrier, is_float
 from minitvm.ir.expr import Constant, Expr
-from minitvm.ir.ops.qnn_blocks import panels, panels_of_words
 from minitvm.ir.ops.qnn_recurrent import words_of
 
 # --- on real numbers ------------------------------------------------------------------------------------------
@@ -300,28 +299,28 @@ def few_bits(node: OnnxNode) -> Expr:
 
 
 def _by_int8(node: OnnxNode, codes: Expr, scales: Expr, zeros: Expr, bits: int) -> Expr | None:
-    """The same with A in int8, quantized by the blocks of B; ``None`` where B is not known, or not in whole blocks."""
-    block, columns = node.attr("block_size", 32), node.attr("N", 0)
-    parts = [evaluate_known(part, node.known_values) for part in (codes, scales, zeros)]
-    if node.get(4) is not None or zeros.dtype != "uint8" or any(part is None for part in parts):
+    """The same with A in int8, quantized by the blocks of B; ``None`` where B is made by the model, or not in whole
+    blocks, and where ONNX Runtime multiplies floats."""
+    block, columns, (least, most) = node.attr("block_size", 32), node.attr("N", 0), _INT8_BLOCKS.get(bits, (1, 0))
+    plain = zeros.dtype == "uint8" and scales.dtype in ("float32", "float16") and node.get(4) is None
+    whole = codes.tensor_type.shape[1] * 8 == scales.tensor_type.shape[1] * block * bits
+    if not least <= block <= most or not plain or not whole or node.known(1) is None:
         return None
-    weight, scale, zero = (part for part in parts if part is not None)
-    blocks = scale.shape[1]
-    if weight.shape[1] * 8 != blocks * block * bits:
-        return None
-    zero = zero if np.any(zero != zero.flat[0]) else zero.reshape(-1)[0]
-    held = (panels_of_words(weight, bits), panels(scale), panels(zero) if zero.ndim else zero)
+    zeros = emit("qnn.block_panels", zeros) if rank(zeros) else zeros
+    weight = (emit("qnn.block_panels", codes, bits=bits), emit("qnn.block_panels", scales), zeros)
 
     def product(rows: Expr) -> Expr:
         numbers, *others = [*emit("qnn.quantize_blocks", rows, block=block)]
         form = {"units": columns, "block": block, "bits": bits}
-        return emit("qnn.dense_blocks", emit("qnn.words", numbers), *others, *map(Constant, held), **form)
+        return emit("qnn.dense_blocks", emit("qnn.words", numbers), *others, *weight, **form)
 
     return over_rows(node[0], node.attr("K", 0), columns, product)
 
 
 _INT8 = 4
-"""Of ``accuracy_level``."""
+"""The ``accuracy_level`` that lets A become int8."""
+_INT8_BLOCKS = {2: (32, 128), 4: (16, 256), 8: (16, 256)}
+"""By bits, the least and the most numbers of a block for which ONNX Runtime does so."""
 
 _FEW_BITS = (("K", 0), ("N", 0), ("bits", 4), ("block_size", 32))
 

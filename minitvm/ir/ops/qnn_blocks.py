@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from functools import cache, reduce
 
 import numpy as np
 
-from minitvm.ir.dims import ceil_divide
+from minitvm.ir.dims import ceil_divide, differ
 from minitvm.ir.loop import (
     Alloc,
     Binary,
@@ -25,8 +27,8 @@ from minitvm.ir.loop import (
     seq,
 )
 from minitvm.ir.op import Fusion, Op, compute, max_over, sum_over
-from minitvm.ir.ops._shape import shapes_differ
-from minitvm.ir.types import TensorType, TupleType
+from minitvm.ir.ops._shape import buffer_type, shapes_differ
+from minitvm.ir.types import TensorType, TupleType, as_tensor
 
 LARGEST = 127
 """Of the numbers that a row is rounded to; -128 is none of them."""
@@ -36,6 +38,9 @@ PANEL = 16
 
 BYTES = 4
 """Of a word."""
+
+_AT_ONCE = 64
+"""Panels that are made at a time."""
 
 _FLOATS = ("float32", "float16")
 
@@ -115,9 +120,9 @@ class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABL
     integers, ``(data . weight - zero_point * data_sum) * data_scale * weight_scale`` of all blocks in float32.
 
     data: words of ``qnn.quantize_blocks``'s numbers, (m, b * block / 4) int32; data_scale: (m, b) float32; data_sum:
-    (m, b) int32; weight: panels of 16 ``units``, (ceil(units / 16), b * block * bits / 32, 16) int32
-    (:func:`panels_of_words`); weight_scale: (ceil(units / 16), b, 16) float32 or float16; zero_point: uint8, as
-    weight_scale or () -> (m, units) of weight_scale's dtype.
+    (m, b) int32; weight: (ceil(units / 16), b * block * bits / 32, 16) int32; weight_scale: (ceil(units / 16), b, 16)
+    float32 or float16; zero_point: uint8, as weight_scale or (): panels of ``units`` units (``qnn.block_panels``)
+    -> (m, units) of weight_scale's dtype.
     """
 
     units: int
@@ -236,29 +241,79 @@ class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABL
         return Binary("shr", word, distance) & const(mask, "int32")
 
 
+class BlockPanels(Op, name="qnn.block_panels", fusion=Fusion.INJECTIVE):
+    """Weights, scales or zero points for ``qnn.dense_blocks``: 16 units side by side, zeros for those that are missing.
+
+    data: (units, n) -> (ceil(units / 16), n, 16).  With ``bits``, 2, 4 or 8, data is uint8 with as many numbers to a
+    byte as it holds, lowest bits first -> (ceil(units / 16), n / 4, 16) int32: words of 32 / bits neighbours, whose
+    bits are put so that a shift and a mask give words of four.
+    """
+
+    bits: int = 0
+
+    def infer(self, data: TensorType) -> TensorType:
+        packed = self.bits in (2, 4, 8) and data.dtype == "uint8"
+        if data.rank != 2 or not (packed or self.bits == 0):
+            raise self.reject(f"bits={self.bits} of {data}: it takes (units, n), of 2, 4 or 8 bits as uint8")
+        units, count = data.shape
+        if packed and differ(count % BYTES, 0):
+            raise self.reject(f"{count} bytes of a unit are no whole words of {BYTES}")
+        blocks = ceil_divide(units, PANEL)
+        return TensorType(
+            (blocks, count // BYTES, PANEL) if packed else (blocks, count, PANEL), "int32" if packed else data.dtype
+        )
+
+    def reference(self, data: np.ndarray) -> np.ndarray:
+        return panels_of_words(data, self.bits) if self.bits else panels(data)
+
+    def compute(self, data: Buffer) -> Stage:
+        units, shape = data.shape[0], as_tensor(self.infer(buffer_type(data))).extents
+
+        def number(j: LoopExpr, q: LoopExpr, place: int) -> LoopExpr:
+            byte, at = divmod(self.bits * place, 8)
+            found = Binary("shr", data[j, q * BYTES + byte].astype("int32"), const(at, "int32"))
+            part, to = divmod(place, BYTES)
+            return Binary("shl", found & (2**self.bits - 1), const(8 * to + self.bits * part, "int32"))
+
+        def element(p: LoopExpr, q: LoopExpr, lane: LoopExpr) -> LoopExpr:
+            j = p * PANEL + lane
+            places = range(32 // self.bits if self.bits else 0)
+            found = reduce(operator.or_, (number(j, q, place) for place in places)) if self.bits else data[j, q]
+            return found if shape[0] * PANEL == units else select(j < units, found, const(0, found.dtype))
+
+        return compute(shape, element)
+
+
 def panels(values: np.ndarray) -> np.ndarray:
     """(units, n) -> (ceil(units / 16), n, 16), zeros for units that are missing."""
     units, count = values.shape
-    whole = np.pad(values, ((0, -units % PANEL), (0, 0)))
+    whole = np.pad(values, ((0, -units % PANEL), (0, 0))) if units % PANEL else values
     return np.ascontiguousarray(whole.reshape(len(whole) // PANEL, PANEL, count).transpose(0, 2, 1))
 
 
 def panels_of_words(packed: np.ndarray, bits: int) -> np.ndarray:
-    """Weights for ``qnn.dense_blocks``.  packed: (units, n) uint8 of ``8 // bits`` numbers each, lowest bits first ->
-    (ceil(units / 16), n / 4, 16) int32.
+    """:class:`BlockPanels` of packed numbers."""
+    packed = np.ascontiguousarray(packed)
+    if bits == 8:
+        return panels(packed.view("<i4"))
+    halves, (low, high) = packed.view("<u2"), _in_their_bytes(bits)
+    found = np.empty((-(-len(packed) // PANEL), packed.shape[1] // BYTES, PANEL), "<i4")
+    for first in range(0, len(found), _AT_ONCE):
+        some = halves[first * PANEL : (first + _AT_ONCE) * PANEL]
+        found[first : first + _AT_ONCE] = panels((low[some[:, ::2]] | high[some[:, 1::2]]).view("<i4"))
+    return found
 
-    A word has 32 / bits neighbours, so that a shift and a mask give words of four neighbours.
-    """
-    per = 8 // bits
-    words = np.ascontiguousarray(packed).view("<u4")
-    if per > 1:
-        apart = words.reshape(-1)
-        found = np.zeros_like(apart)
-        for place in range(BYTES * per):  # which number, and where its bits go
-            part, byte = divmod(place, BYTES)
-            found |= (apart >> (bits * place) & (2**bits - 1)) << (8 * byte + bits * part)
-        words = found.reshape(words.shape)
-    return panels(words.view("<i4"))
+
+@cache
+def _in_their_bytes(bits: int) -> tuple[np.ndarray, np.ndarray]:
+    """What each half of a word as it is stored, a number of 16 bits, becomes of a word of weights."""
+    stored, per_half = np.arange(1 << 16, dtype="uint32"), 16 // bits
+    found = [np.zeros_like(stored), np.zeros_like(stored)]
+    for place in range(2 * per_half):  # of a number among those of a word
+        half, at = divmod(place, per_half)
+        part, byte = divmod(place, BYTES)
+        found[half] |= (stored >> (bits * at) & (2**bits - 1)) << (8 * byte + bits * part)
+    return found[0], found[1]
 
 
 def _codes_of(words: np.ndarray, bits: int) -> np.ndarray:
