@@ -147,8 +147,6 @@ com.microsoft.MatMulIntegerToFloat : uint8:(m k) int8|uint8:(k n)! float32:()[0.
  uint8:()[0,20]#? ; -> float32:m n
 com.microsoft.MatMulNBits : float32:(m j*16) uint8:(n j 8)! float32:(n*j)[0.01,0.2]# uint8:(n*((j+1)//2))[0,255]#?
  ; j=1|2|3 K=j*16 N=n bits=4 block_size=16 -> m n
-com.microsoft.MatMulNBits : float32:(m j*16) uint8:(n j 8)# float32:(n*j)[0.01,0.2]# uint8:(n*((j+1)//2))[0,255]#?
- ; j=1|2|3 K=j*16 N=n bits=4 block_size=16 accuracy_level=4 -> m n
 com.microsoft.NhwcMaxPool : uint8|int8:(n h w c) ; h=2|5|8 w=4|7 kernel_shape=[2,3] -> n h-1 w-2 c
 com.microsoft.Pad : float32:(a b) int64:(4)[1,1]# ()? ; -> a+2 b+2
 com.microsoft.QAttention : uint8:(b s d) int8:(d 3*d)! float32:(3*d)! float32:()[0.01,0.02]# float32:()[0.01,0.02]#

@@ -86,28 +86,15 @@ def skip_rms_norm(
 
 @reference("com.microsoft.MatMulNBits")
 def few_bits(
-    a: Array,
-    packed: Array,
-    scales: Array,
-    zeros: Array | None = None,
-    *,
-    K: int,
-    N: int,
-    bits: int,
-    block_size: int,
-    accuracy_level: int = 0,
+    a: Array, packed: Array, scales: Array, zeros: Array | None = None, *, K: int, N: int, bits: int, block_size: int
 ) -> Array:
-    """Of 4 bits, two to a byte; at level 4 by blocks of A in steps of a 127th of their largest number."""
+    """Of 4 bits, two to a byte."""
     codes = np.stack([packed & 15, packed >> 4], 3).reshape(N, K).astype(np.float64)
     points = np.full((N, K // block_size), 8.0)
     if zeros is not None:
         held = zeros.reshape(N, -1)
         points = np.stack([held & 15, held >> 4], 2).reshape(N, -1)[:, : K // block_size].astype(np.float64)
     weight = (codes - np.repeat(points, block_size, 1)) * np.repeat(scales.reshape(N, -1), block_size, 1)
-    if accuracy_level == 4:
-        blocks = a.reshape(len(a), -1, block_size)
-        steps = np.abs(blocks).max(2, keepdims=True) / np.float32(127)
-        a = (np.rint(np.divide(blocks, steps, where=steps > 0, out=np.zeros_like(blocks))) * steps).reshape(a.shape)
     return np.asarray((a.astype(np.float64) @ weight.T).astype(a.dtype))
 
 
