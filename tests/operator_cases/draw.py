@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from minitvm.codegen.storage import code_dtype
-from minitvm.ir.dtypes import STORED, is_float
+from minitvm.ir.dtypes import STORED, bits_of, is_float
 from minitvm.ir.loop.scalar import convert
 
 T = TypeVar("T")
@@ -107,7 +107,7 @@ def _ordinary(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, low:
 def _strewn(dtype: str, special: str) -> np.ndarray | None:
     """Numbers that are not ordinary; none of a bool, nor of an integer unless ``special`` is ``"all"``."""
     if dtype in STORED:
-        ends = 2 ** (8 * np.dtype(dtype).itemsize) - 1  # -1, NaN, ...
+        ends = 2 ** bits_of(dtype) - 1  # -1, NaN, ...: no bits that an element does not have
         return np.array([ends, ends // 2, ends // 2 + 1, 1, 0]).astype(code_dtype(dtype)).view(dtype)
     kind = np.dtype(dtype).kind
     if kind == "f":

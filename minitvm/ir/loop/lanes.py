@@ -49,7 +49,7 @@ class Lanes:
 
     kernel: Kernel
     memory: dict[Buffer, Memory]
-    uniform: dict[LoopVar, int] = field(default_factory=dict)
+    uniform: dict[LoopExpr, int] = field(default_factory=dict)
     count: int = 1
     variables: dict[LoopVar, Array] = field(default_factory=dict)
     instances: dict[Buffer, Value] = field(default_factory=dict)
@@ -80,6 +80,9 @@ class Lanes:
 
     def eval(self, expr: LoopExpr) -> Value:
         """The value in every lane.  Shared subexpressions are evaluated once."""
+        counter = self.uniform.get(expr)
+        if counter is not None:
+            return counter
         order = self.orders.get(expr)
         if order is None:
             order = self.orders[expr] = post_order_exprs([expr], _operands)
@@ -175,6 +178,7 @@ class Lanes:
             if self.count <= REMEMBERED:
                 self.plans[access] = plan
         where, axes = plan
+        shift = 0
         for number, axis in enumerate(axes):
             moved: Value = 0
             for term, factor in axis.terms:
@@ -182,8 +186,11 @@ class Lanes:
             least, most = (moved, moved) if isinstance(moved, int) else (moved.min(), moved.max())
             if least + axis.low < 0 or most + axis.high >= axis.extent:
                 self._check(buffer, index, number)
-            where = where + moved * axis.stride
-        return where
+            if isinstance(moved, int):
+                shift += moved * axis.stride
+            else:
+                where = where + moved * axis.stride
+        return where + shift if shift else where
 
     def _plan(self, buffer: Buffer, index: Sequence[LoopExpr]) -> _Plan:
         if buffer not in self.memory:
@@ -219,8 +226,8 @@ class Lanes:
             )
 
     def _place(self, index: Sequence[LoopExpr], lane: int) -> list[str]:
-        values = {**{v: int(x[lane]) for v, x in self.variables.items()}, **self.uniform}
-        at = ", ".join(f"{v.name}={x}" for v, x in values.items())
+        values = [*((v, int(x[lane])) for v, x in self.variables.items()), *self.uniform.items()]
+        at = ", ".join(f"{v.name}={x}" for v, x in values if isinstance(v, LoopVar))
         position = [np.broadcast_to(as_array(self.eval(i)), self.count)[lane] for i in index]
         return [f"index ({', '.join(str(int(p)) for p in position)}) where {at or 'no loop'}"]
 
