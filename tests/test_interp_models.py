@@ -25,7 +25,7 @@ def image(channels: int, size: int) -> Expr:
 
 
 def _resnet() -> Expr:
-    x = resnet._stem(image(3, 40), 8, 40)
+    x = resnet._stem(image(3, 33), 8, 33)
     x = resnet._unit(x, "a", 8, 1, True, False)
     x = resnet._unit(x, "b", 16, 2, False, False)
     return classifier(resnet._unit(x, "c", 32, 2, False, True), "fc", 5)
@@ -112,7 +112,7 @@ def test_every_kernel(name: str, level: int) -> None:
     assert check(*create_workload(net if isinstance(net, Function) else function(net), init.trained), level) >= 4
 
 
-@pytest.mark.parametrize("name", ["mlp", "mobilenet_v2", "squeezenet", "transformer"])
+@pytest.mark.parametrize("name", ["mlp", "mobilenet_v2", "transformer"])
 def test_a_whole_network(name: str) -> None:
     """The small variants whose kernels have few enough iterations."""
     assert check(*small(name), level=3) >= 4

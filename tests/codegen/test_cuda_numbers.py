@@ -24,7 +24,7 @@ from minitvm.target import Target
 from simulated_gpu import ORDERS, host_compiler
 from simulated_gpu.device import HostGroups
 
-CALLS = 8
+CALLS = 4
 """Of each operator."""
 pytestmark = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
 BACKEND = backend_of(Target("cuda"), 1)
