@@ -11,6 +11,7 @@ draws new ones.  How long one takes is no failure: others use the machine.
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import pathlib
@@ -23,6 +24,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from minitvm import config
+from minitvm.codegen.llvm import backend
 from minitvm.runtime import instance, native
 
 settings.register_profile("long", max_examples=1000, deadline=None)
@@ -56,11 +58,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 @pytest.fixture(scope="session", autouse=True)
 def _as_tests_need_it() -> Iterator[None]:
-    """Teams for small models; LLVM stays in memory, as the next test compiles again (5 ms to come back)."""
+    """Teams for small models; LLVM stays in memory, as the next test compiles again (5 ms to come back); the same text
+    is compiled once, also where a test goes without the kernel cache."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(instance, "WORTH_A_TEAM", 0.0)
         patch.setattr(config, "usable_cpus", lambda: config.MOST_THREADS)
         patch.setattr(native, "let_go_of_llvm", lambda: None)
+        patch.setattr(backend, "compile_object", functools.lru_cache(512)(backend.compile_object))
         yield
 
 

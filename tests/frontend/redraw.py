@@ -24,13 +24,13 @@ def light(name: str) -> onnx.ModelProto:
     return onnx.load(FOLDER / f"{name}.onnx")
 
 
-WIDE, NARROW = 4096, 512
+WIDE, NARROW = 4096, 128
 
 
 def redrawn(name: str, seed: int = 0) -> onnx.ModelProto:
     """The model with random weights as initializers, and one input: the image.
 
-    Layers of 4096 units, which only the fully connected ones have, get 512: half a gigabyte of weights shows no more.
+    Layers of 4096 units, which only the fully connected ones have, get 128: half a gigabyte of weights shows no more.
     """
     model, rng = light(name), np.random.default_rng(seed)
     graph = model.graph
