@@ -319,7 +319,7 @@ TEMPLATE = """# What the tools of ONNX Runtime make
 {count} models: {networks} small networks through {tools} of onnxruntime {version}'s own ways to quantize and optimize,
 compiled at level 3 on one thread and compared with ONNX Runtime on the same file, its optimisations off (they change
 what it computes: its integer softmax is up to a step beside the quantized one). `python -m benchmarks made` makes this
-page; the tests hold each model to it.
+page; the tests hold half of the models to it.
 
 **{right} are right, {compiled} of them as kernels only.** A result is right where no number is further off than
 {single:g} of the largest ({half:g} in float16).

@@ -69,6 +69,8 @@ CHAINS = (
 
 Step: TypeAlias = tuple[bool, tuple[str, ...]]
 """Whether it reads what the step before read, and the operators to choose from."""
+Way: TypeAlias = Callable[[Draw, Sequence[str]], object]
+"""How a graph of some operators grows."""
 
 
 def chains(known: Collection[str]) -> list[list[Step]]:
@@ -153,14 +155,23 @@ _LEFT = importable() - GENERATORS.keys() - WITHOUT_GENERATOR.keys()
 GENERATORS.update(dict.fromkeys(filter(rows.has_simple_schema, _LEFT), rows.by_schema))
 
 
-def case(seed: int, index: int, levels: Sequence[int] = LEVELS, only: Sequence[str] = ()) -> Case:
-    """Case ``index`` of a seed; the same one each time.  ``only`` limits the operators of the graphs."""
+def case(
+    seed: int, index: int, levels: Sequence[int] = LEVELS, only: Sequence[str] = (), way: Way | None = None
+) -> Case:
+    """Case ``index`` of a seed; the same one each time.  ``only`` limits the operators of the graphs, ``way`` how they
+    grow."""
     rng = random.Random(f"{seed}:{index}")
     while True:
         draw = Draw(rng, rng.choice(OPSETS))
-        rng.choices((_of_all, _of_few, _of_a_chain), (6, 6, 8))[0](draw, tuple(only) or tuple(sorted(GENERATORS)))
+        grow = way or rng.choices((_of_all, _of_few, _of_a_chain), (6, 6, 8))[0]
+        grow(draw, tuple(only) or tuple(sorted(GENERATORS)))
         if draw.inputs and any(_is_produced(draw, v) for v in draw.values.values()):
             return _finish(draw, levels)
+
+
+def of_one_or_two(draw: Draw, operators: Sequence[str]) -> None:
+    """Where what one operator gives is asked."""
+    _grow(draw, draw.choice((1, 1, 2)), operators)
 
 
 def _of_all(draw: Draw, operators: Sequence[str]) -> None:
