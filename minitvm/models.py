@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from minitvm.driver import backend_for, build_consuming, require_symbolic
 from minitvm.driver.kernels import KernelCompiler, Progress
 from minitvm.driver.tune import Tuned, tasks
 from minitvm.driver.tune import tune as run_tuner
-from minitvm.errors import InputError, MiniTVMError, UnknownValueError, stage
+from minitvm.errors import MiniTVMError, UnknownValueError, stage
 from minitvm.frontend import ValueDescription, describe_onnx, from_onnx, load_model
 from minitvm.ir.budget import compiling
 from minitvm.ir.decision import decisions
@@ -31,8 +30,6 @@ from minitvm.target import Target
 
 Model: TypeAlias = "str | os.PathLike[str] | bytes | Any"
 """A path, the bytes of a file, or an ``onnx.ModelProto``."""
-
-Compiled = TypeVar("Compiled")
 
 NEEDS_NUMBERS = (MiniTVMError, Undecided)
 """What is raised where open dimensions will not do: a refusal, or a question that only a number answers."""
@@ -216,76 +213,3 @@ def _open_shape(value: ValueDescription) -> list[int | str]:
     if not value.has_rank:
         raise UnknownValueError(f"input {value.name!r} has no shape in the model")
     return [f"{value.name}.{axis}" if dim is None else dim for axis, dim in enumerate(value.shape)]
-
-
-def with_values(
-    compiled: Callable[[dict[str, np.ndarray]], Compiled],
-    values: Mapping[str, np.ndarray],
-    feeds: Mapping[str, np.ndarray],
-) -> Compiled:
-    """``compiled(values)``, with more of ``feeds`` among the values as long as it asks for them.
-
-    Raises the :class:`UnknownValueError` that no value of ``feeds`` answers.
-    """
-    known = dict(values)
-    while True:
-        try:
-            return compiled(known)
-        except UnknownValueError as error:
-            more = {name: feeds[name] for name in error.inputs if name in feeds and name not in known}
-            if not more:
-                raise
-            known |= more
-
-
-# --- what is said of open dimensions beforehand -----------------------------------------------------------------------
-
-_DECLARED = re.compile(r"\s*(?P<name>[^<\s]+)\s*(?:<=\s*(?P<most>\d+)\s*)?\Z")
-
-
-@dataclass(frozen=True)
-class Declared:
-    """A dimension as ``shape_dict`` has it: a number, a name (``"seq"``), a name with a bound (``"seq<=512"``)."""
-
-    dim: int | str
-    most: int | None = None
-
-    @staticmethod
-    def of(given: Any, name: str) -> Declared:
-        """:class:`InputError` for what is none of these; ``name`` is the input's."""
-        if isinstance(given, (int, np.integer)) and not isinstance(given, bool) and given >= 0:
-            return Declared(int(given))
-        found = _DECLARED.match(given) if isinstance(given, str) else None
-        if found is None:
-            hint = "a dimension is a number, a name such as 'seq', or a name with a bound: 'seq<=512'"
-            raise InputError(f"shape_dict gives a dimension of input {name!r} as {given!r}", hint=hint)
-        return Declared(found["name"], int(found["most"]) if found["most"] else None)
-
-    def holds(self, extent: int) -> bool:
-        return extent == self.dim if isinstance(self.dim, int) else self.most is None or extent <= self.most
-
-    def __str__(self) -> str:
-        return str(self.dim) if self.most is None else f"{self.dim}<={self.most}"
-
-
-def declared_shapes(
-    given: Mapping[str, Sequence[Any]] | None, inputs: Mapping[str, ValueDescription]
-) -> dict[str, tuple[Declared, ...]]:
-    """What ``shape_dict`` says of inputs; :class:`InputError` where it does not fit the model."""
-    found = {name: tuple(Declared.of(dim, name) for dim in shape) for name, shape in (given or {}).items()}
-    for name, shape in found.items():
-        if name not in inputs:
-            raise InputError(f"shape_dict names {name!r}, which is no input", hint=f"inputs: {', '.join(inputs)}")
-        if inputs[name].has_rank and len(inputs[name].shape) != len(shape):
-            raise InputError(f"shape_dict gives input {name!r} {len(shape)} dimensions, not {len(inputs[name].shape)}")
-    return found
-
-
-def check_declared(name: str, extents: Sequence[int], declared: Sequence[Declared]) -> None:
-    """:class:`InputError` where an input's shape is not as was said."""
-    for axis, (extent, dim) in enumerate(zip(extents, declared, strict=True)):
-        if not dim.holds(extent):
-            raise InputError(
-                f"input {name!r} has shape {tuple(extents)}, but dimension {axis} is declared as {dim}",
-                hint="declare a larger bound where the session is made: shape_dict",
-            )

@@ -421,7 +421,7 @@ def test_shapes_that_come_again_get_kernels_of_their_own() -> None:
 def test_what_cannot_be_compiled_beside_stands_in_nobodys_way(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("minitvm.frontend.onnx.files.KEPT", 0)
+    monkeypatch.setattr("minitvm.frontend.files.KEPT", 0)
     path = tmp_path / "m.onnx"
     onnx.save(encoder(), path)
     session = InferenceSession(path, num_threads=1, specialise_after=2)

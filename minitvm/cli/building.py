@@ -18,7 +18,8 @@ from minitvm.cli.options import LIBRARY, PATH, SUFFIX, option
 from minitvm.config import MOST_THREADS
 from minitvm.errors import ConfigError, LibraryError, UnknownValueError
 from minitvm.lab.inputs import random_inputs
-from minitvm.models import compile, with_values
+from minitvm.models import compile
+from minitvm.ort.declared import with_values
 from minitvm.passes.manager import CONFIG_KEYS, PassContext
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library, load

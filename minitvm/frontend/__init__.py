@@ -1,7 +1,33 @@
-"""Reading models.  ``from_onnx`` imports, ``describe_onnx`` looks at inputs and outputs, ``onnx_op`` adds operators."""
+"""Reading models.  ``from_onnx`` imports, ``describe_onnx`` looks at inputs and outputs, ``onnx_op`` adds operators.
 
-from minitvm.frontend.onnx.importer import describe_importable, from_onnx
-from minitvm.frontend.onnx.model import ModelDescription, ValueDescription, describe_onnx, hold, keep_files, load_model
-from minitvm.frontend.onnx.overrides import overridden, with_inputs
-from minitvm.frontend.onnx.registry import onnx_op, supported_operators
-from minitvm.frontend.other_formats import refusal as __getattr__  # from_mxnet, from_tensorflow, ...
+What is used is imported: to hold a model, and to say what goes into it, takes neither ``onnx`` nor the importer.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from minitvm.frontend.other_formats import refusal  # from_mxnet, from_tensorflow, ...
+
+if TYPE_CHECKING:
+    from minitvm.frontend.description import ModelDescription, ValueDescription
+    from minitvm.frontend.held import hold, keep_files
+    from minitvm.frontend.onnx.importer import describe_importable, from_onnx
+    from minitvm.frontend.onnx.model import describe_onnx, load_model
+    from minitvm.frontend.onnx.overrides import overridden, with_inputs
+    from minitvm.frontend.onnx.registry import onnx_op, supported_operators
+
+_HOMES = {
+    "description": "ModelDescription ValueDescription",
+    "held": "hold keep_files",
+    "onnx.importer": "describe_importable from_onnx",
+    "onnx.model": "describe_onnx load_model",
+    "onnx.overrides": "overridden with_inputs",
+    "onnx.registry": "onnx_op supported_operators",
+}
+_PLACES = {name: home for home, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+    return refusal(name)

@@ -106,6 +106,15 @@ class Pages(Named):
 _numbers = itertools.count()
 
 
+class Mapped(Named):
+    """A file that nobody writes to any more, as memory."""
+
+    def __new__(cls, file: int) -> Mapped:
+        found = super().__new__(cls, file, 0, access=mmap.ACCESS_READ)
+        found.name = next(_numbers)
+        return found
+
+
 def row_major(value: np.ndarray) -> np.ndarray:
     """``value`` itself where it is, else a copy; a large one as :func:`shared` keeps it, which copies it no more."""
     if value.flags.c_contiguous or value.nbytes < WORTH_SHARING or value.dtype.hasobject:
@@ -136,7 +145,7 @@ def empty_pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
 def _is_kept(value: np.ndarray) -> bool:
     """Whether an array is where kernels want it, and nobody else can write to its memory."""
     owner = _owner(value)
-    ours = not owner.flags.writeable and (owner.base is None or isinstance(owner.base, Pages))
+    ours = not owner.flags.writeable and (owner.base is None or isinstance(_memory(owner), (Pages, Mapped)))
     return ours and value.flags.c_contiguous and value.ctypes.data % ALIGNMENT == 0
 
 
@@ -145,6 +154,11 @@ def _owner(value: np.ndarray) -> np.ndarray:
     while isinstance(value.base, np.ndarray):
         value = value.base
     return value
+
+
+def _memory(owner: np.ndarray) -> Any:
+    """What an array that is no view of another one lies in."""
+    return owner.base.obj if isinstance(owner.base, memoryview) else owner.base
 
 
 # --- what was made of them --------------------------------------------------------------------------------------
@@ -175,7 +189,7 @@ def _name(value: Any) -> Hashable | None:
     kind = (value.dtype.name, value.shape)
     if value.nbytes < WORTH_SHARING:
         return kind, value.tobytes()
-    memory = _owner(value).base
+    memory = _memory(_owner(value))
     if not isinstance(memory, Named):
         return None
     return kind, value.strides, memory.name, value.ctypes.data - np.frombuffer(memory, np.uint8).ctypes.data

@@ -7,15 +7,20 @@
 Whoever decides calls :func:`decide`; nothing is kept where nobody listens.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
+from typing import TYPE_CHECKING
 
-from minitvm.ir.expr import Call, Expr, Tuple, TupleGetItem, current_span
 from minitvm.ir.types import Span
 from minitvm.shown import Shown
+
+if TYPE_CHECKING:  # a decision is read where there are no expressions, too
+    from minitvm.ir.expr import Expr
 
 
 class Exactness(str, Enum):
@@ -106,6 +111,8 @@ def record(found: Decision) -> None:
 
 def decision(by: str, about: Expr | str, answer: Declined | str, spans: Span = ()) -> Decision:
     """The record of what :func:`decide` is told."""
+    from minitvm.ir.expr import current_span
+
     name, spans = (about, spans or current_span()) if isinstance(about, str) else (name_of(about), about.span)
     declined = isinstance(answer, Declined)
     return Decision(by, name, not declined, answer.reason if isinstance(answer, Declined) else answer, spans)
@@ -113,6 +120,8 @@ def decision(by: str, about: Expr | str, answer: Declined | str, spans: Span = (
 
 def name_of(node: Expr) -> str:
     """A node as one names it in a report: its operator."""
+    from minitvm.ir.expr import Call, Tuple, TupleGetItem
+
     if isinstance(node, Call):
         return str(getattr(node.op, "name", "a call of a function"))
     return {Tuple: "a tuple", TupleGetItem: "a tuple's field"}.get(type(node), "a value")

@@ -13,27 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from minitvm.driver.kernels import Progress
 from minitvm.errors import InputError, LibraryError, MiniTVMError, TypeInferenceError, UnknownValueError, listing
 from minitvm.frontend import ModelDescription, ValueDescription, keep_files
 from minitvm.ir.decision import Decision
 from minitvm.ir.types import STRING, MapType, SequenceType, TensorType, as_shape, is_numeric
-from minitvm.models import (
-    NEEDS_NUMBERS,
-    Model,
-    check_declared,
-    compile,
-    compile_symbolic,
-    declared_shapes,
-    reason_of,
-    require_consistent,
-    with_values,
-)
+from minitvm.ort.declared import check_declared, declared_shapes, with_values
 from minitvm.ort.errors import MissingInputError
+from minitvm.ort.shelf import Shelf
 from minitvm.ort.symbolic import Shapes, SymbolicLibraries
 from minitvm.runtime.checks import check_input, check_shapes, dictionary, unknown_name
 from minitvm.runtime.code import code_for
@@ -43,6 +33,10 @@ from minitvm.runtime.graph import HostCall
 from minitvm.runtime.library import Library
 from minitvm.runtime.specialised import Specialisations, Specialised
 from minitvm.target import Target
+
+if TYPE_CHECKING:  # what compiles is imported where something is compiled
+    from minitvm.driver.kernels import Progress
+    from minitvm.models import Model
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 Make: TypeAlias = Callable[[Shapes, Arrays], Specialised]
@@ -83,7 +77,10 @@ class Compiling:
         symbolic: bool,
         specialise_after: int | None,
         on_progress: Progress | None,
+        shelf: Shelf | None = None,
+        is_new: bool = True,
     ) -> None:
+        self._shelf = shelf or Shelf()
         self._model, self.target, self._threads = model, target, num_threads
         self._opt_level, self._strict, self._on_progress = opt_level, strict, on_progress
         self._wants_symbolic, self._after = symbolic, specialise_after
@@ -106,7 +103,9 @@ class Compiling:
         self._plain: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         if all(None not in type_.sizes for type_ in self._tensors.values()):
             self._compile_at_once({name: type_.shape for name, type_ in self._tensors.items()})
-        else:
+        elif is_new:
+            from minitvm.models import require_consistent
+
             require_consistent(model, self._names())
         if self._only is None:
             keep_files(model)
@@ -226,6 +225,8 @@ class Compiling:
         try:
             self._specialised(shapes, {}, partial(self._compile, on_progress=None))
         except Exception as error:  # the kernels for all shapes go on serving; nobody waits here
+            from minitvm.models import reason_of
+
             if _is_ending(error):
                 return
             self.compiled_beside.append(Decision("session", about, False, reason_of(error)))
@@ -292,6 +293,12 @@ class Compiling:
         """For all shapes for which sizes decide as these do, or why not."""
         if not self._wants_symbolic:
             return Decision("session", "kernels for all shapes", False, "the session was asked for none")
+        found, self._cost = self._shelf.symbolic(shapes, partial(self._make_symbolic, shapes))
+        return found
+
+    def _make_symbolic(self, shapes: Shapes) -> Library | Decision:
+        from minitvm.models import NEEDS_NUMBERS, compile_symbolic, reason_of
+
         start = time.perf_counter()
         how: dict[str, Any] = {"num_threads": self._threads, "on_progress": self._on_progress}
         how |= {"shape_dict": self._names(), "sample": shapes}
@@ -299,24 +306,20 @@ class Compiling:
             found = compile_symbolic(self._model, self.target, self._opt_level, **how)
         except NEEDS_NUMBERS as error:  # the session goes on with them, and says so
             return Decision("session", "kernels for all shapes", False, reason_of(error))
-        self._cost = time.perf_counter() - start
-        if gc.isenabled() and self._cost > _LEAVES_MUCH:
+        if gc.isenabled() and time.perf_counter() - start > _LEAVES_MUCH:
             gc.collect()  # a run soon after would do it, for which all threads would wait
         return found
 
     def _compile(self, shapes: Shapes, values: Arrays, **options: Any) -> Specialised:
-        open_shapes = {name: shape for name, shape in shapes.items() if None in self._tensors[name].sizes}
-        library = compile(
-            self._model,
-            self.target,
-            self._opt_level,
-            open_shapes,
-            value_dict=values,
-            num_threads=self._threads,
-            strict=self._strict,
-            **{"on_progress": self._on_progress, **options},
-        )
+        library = self._shelf.own(shapes, values, partial(self._make, shapes, values, options))
         return Specialised(library, frozenset(values))
+
+    def _make(self, shapes: Shapes, values: Arrays, options: Mapping[str, Any]) -> Library:
+        from minitvm.models import compile
+
+        open_shapes = {name: shape for name, shape in shapes.items() if None in self._tensors[name].sizes}
+        how = {"num_threads": self._threads, "strict": self._strict, "on_progress": self._on_progress, **options}
+        return compile(self._model, self.target, self._opt_level, open_shapes, value_dict=values, **how)
 
 
 def check_given(feeds: Mapping[str, Any], inputs: Collection[str], defaults: Collection[str] = ()) -> None:

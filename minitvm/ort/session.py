@@ -12,27 +12,23 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minitvm import config
-from minitvm.driver import backend_for
-from minitvm.driver.kernels import Progress
 from minitvm.errors import ConfigError, InputError, LibraryError, stage, warn
-from minitvm.frontend import ValueDescription, hold, overridden
+from minitvm.frontend import ValueDescription, hold
 from minitvm.ir.decision import Decision
-from minitvm.models import Model
 from minitvm.ort.binding import IOBinding
 from minitvm.ort.compiling import Compiling
 from minitvm.ort.environment import CPU, CUDA, INFO, TARGETS, log, providers_of
 from minitvm.ort.errors import BindingError
 from minitvm.ort.loaded import Loaded
+from minitvm.ort.opening import engine_of
 from minitvm.ort.options import OptionWarning, RunOptions, SessionOptions, Settings, go_on
 from minitvm.ort.profiling import Profiler
 from minitvm.ort.values import OrtValue, held, value_of
-from minitvm.ort.varying import Varying, compiling
-from minitvm.passes.manager import PassContext
 from minitvm.runtime import archive
 from minitvm.runtime.checks import unknown_name
 from minitvm.runtime.code import code_for
@@ -40,6 +36,11 @@ from minitvm.runtime.direct import AS_EVER, How, copied_into
 from minitvm.runtime.graph import HostCall
 from minitvm.runtime.library import Library, load
 from minitvm.target import Target
+
+if TYPE_CHECKING:
+    from minitvm.driver.kernels import Progress
+    from minitvm.models import Model
+    from minitvm.ort.varying import Varying
 
 SPECIALISATIONS = 16
 SUFFIX = ".mtvm"
@@ -122,11 +123,12 @@ class InferenceSession:
             self._make = lambda _: Loaded(library)
         else:
             self._make = partial(
-                compiling,
-                _with_overrides(hold(path_or_bytes), settings),
+                engine_of,
+                hold(path_or_bytes),
+                settings,
                 shape_dict=shape_dict,
                 num_threads=self._threads,
-                opt_level=PassContext(settings.opt_level if opt_level is None else opt_level).opt_level,
+                opt_level=settings.opt_level if opt_level is None else opt_level,
                 strict=strict,
                 specialisations=specialisations,
                 symbolic=symbolic,
@@ -147,8 +149,7 @@ class InferenceSession:
         log(INFO, f"session ready after {time.perf_counter() - start:.3f} s", settings.severity, settings.logid)
 
     def _made(self, target: Target) -> Compiling | Varying | Loaded:
-        """What compiles for a target; errors are those of a target that cannot be compiled for here, too."""
-        backend_for(target, self._threads)
+        """What compiles for a target."""
         engine = self._make(target)
         self._output_names = [value.name for value in engine.description.outputs]
         return engine
@@ -431,12 +432,6 @@ def _refuse_if_loaded(given: Mapping[str, Any], settings: Settings) -> None:
                 f"{name} says how to compile, and a library is compiled already",
                 hint="give the .onnx file, or leave the option away",
             )
-
-
-def _with_overrides(model: Model, settings: Settings) -> Model:
-    if settings.by_name or settings.by_denotation or settings.initializers:
-        return overridden(model, settings.by_name, settings.by_denotation, settings.initializers)
-    return model
 
 
 __all__ = ["InferenceSession", "ModelMetadata", "NodeArg", "RunOptions", "SessionOptions"]

@@ -37,13 +37,13 @@ class SymbolicLibraries:
     def bound(self, shapes: Shapes) -> Bound | None:
         """What runs inputs of these shapes; ``None`` where there can be no library for all."""
         for job in list(self._jobs):
-            found = _bound(job.result(), shapes)
+            found = bound_to(job.result(), shapes)
             if found is not None or isinstance(job.result(), Decision):
                 return found
         made, mine = self._next(shapes)
         if made is None:
             return None
-        return _bound(made.result(), shapes) if mine else self.bound(shapes)
+        return bound_to(made.result(), shapes) if mine else self.bound(shapes)
 
     def any(self, shapes: Shapes) -> Library | Decision:
         """One of them: the first, which is made for ``shapes`` where there is none yet."""
@@ -75,7 +75,8 @@ class SymbolicLibraries:
         return job, True
 
 
-def _bound(found: Library | Decision, shapes: Shapes) -> Bound | None:
+def bound_to(found: Library | Decision, shapes: Shapes) -> Bound | None:
+    """What runs inputs of these shapes, where it is for them."""
     if isinstance(found, Decision):
         return None
     try:

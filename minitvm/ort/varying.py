@@ -9,14 +9,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from minitvm.errors import InputError, LibraryError
 from minitvm.frontend import ModelDescription, describe_importable, keep_files, load_model, with_inputs
 from minitvm.ir.decision import Decision
-from minitvm.models import Model
 from minitvm.ort.compiling import Compiling, check_given, write
 from minitvm.runtime.direct import AS_EVER, How
 from minitvm.runtime.graph import HostCall
@@ -24,17 +23,11 @@ from minitvm.runtime.library import Library
 from minitvm.runtime.specialised import Specialised
 from minitvm.target import Target
 
+if TYPE_CHECKING:
+    from minitvm.models import Model
+
 Form = tuple[tuple[str, ...], tuple[int, ...]]
 """The defaults that are fed, and the ranks of the inputs without one."""
-
-
-def compiling(model: Model, target: Target, **how: Any) -> Compiling | Varying:
-    """What compiles a model as runs ask for it."""
-    description = describe_importable(model)
-    ranks = [v.name for v in (*description.inputs, *description.overridable) if not v.has_rank and v.held is None]
-    if ranks or description.overridable:
-        return Varying(model, target, description, ranks, how)
-    return Compiling(model, target, description, **how)
 
 
 class Varying:

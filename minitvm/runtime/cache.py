@@ -14,10 +14,13 @@ import functools
 import hashlib
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from minitvm.errors import warn
 from minitvm.runtime.archive import write_atomically
+from minitvm.runtime.container import Data
 
 LIMIT_BYTES = 1 << 30
 MOST_BYTES = LIMIT_BYTES // 16
@@ -43,6 +46,9 @@ def cache_key(*parts: str) -> str:
 class KernelCache:
     """Bytes by key in a folder; off where ``folder`` is ``None``.  ``hits`` and ``misses`` are counted."""
 
+    places = "objects/{}/*.bin"
+    """Of the entries whose keys begin so."""
+
     def __init__(self, folder: Path | None, limit: int = LIMIT_BYTES) -> None:
         self.folder = folder
         self.limit = limit
@@ -58,16 +64,17 @@ class KernelCache:
 
     def _path(self, key: str) -> Path:
         assert self.folder is not None
-        return self.folder / "objects" / key[:2] / f"{key}.bin"
+        return self.folder / self.places.format(key[:2]).replace("*", key)
 
-    def _is_usable(self) -> bool:
+    def is_usable(self) -> bool:
+        """Whether there is a folder that can be trusted; warns of one that cannot be."""
         if self.refusal is not None:
             self._warn(f"is not used: {self.refusal}", "Give it to this user alone, or set", "folder of this user's")
         return self.folder is not None and self.refusal is None
 
     def get(self, key: str) -> bytes | None:
         """What was put under ``key``, or ``None``."""
-        found = self._read(key) if self._is_usable() else None
+        found = self._read(key) if self.is_usable() else None
         self.hits += found is not None
         self.misses += found is None
         return found
@@ -86,18 +93,23 @@ class KernelCache:
 
     def put(self, key: str, data: bytes) -> None:
         """Keep ``data`` under ``key``."""
-        if not self._is_usable() or len(data) > MOST_BYTES - _HASH_BYTES:
-            return
+        if self.is_usable() and len(data) <= MOST_BYTES - _HASH_BYTES:
+            self._write(key, [_digest(key, data), data])
+
+    def _write(self, key: str, pieces: Iterable[Data]) -> bool:
+        """An entry as a whole; whether there is one now."""
         assert self.folder is not None
         path = self._path(key)
         try:
             if not self.folder.exists():
                 self.folder.mkdir(0o700, parents=True, exist_ok=True)
             path.parent.mkdir(0o700, parents=True, exist_ok=True)
-            write_atomically(path, lambda file: file.write(_digest(key, data) + data), 0o600)
+            write_atomically(path, lambda file: file.writelines(pieces), 0o600)
             self.written = path.parent.name
         except OSError as error:
             self._warn(f"cannot be written ({error.strerror})", "Set", "writable folder")
+            return False
+        return True
 
     def _warn(self, why: str, remedy: str, folder: str) -> None:
         if str(self.folder) in _warned:
@@ -122,7 +134,7 @@ class KernelCache:
 
     def trim(self) -> None:
         """Delete the least recently used entries until the folder is within its limit."""
-        if not self._is_usable():
+        if not self.is_usable():
             return
         entries = sorted(self._entries())
         total = sum(size for _, size, _ in entries)
@@ -136,7 +148,7 @@ class KernelCache:
     def _entries(self, folder: str = "*") -> list[tuple[float, int, Path]]:
         assert self.folder is not None
         found = []
-        for path in self.folder.glob(f"objects/{folder}/*.bin"):
+        for path in self.folder.glob(self.places.format(folder)):
             with contextlib.suppress(OSError):
                 status = path.stat()
                 found.append((status.st_mtime, status.st_size, path))
@@ -156,12 +168,22 @@ def _contents(path: Path) -> bytes:
     """The bytes of an entry; none of what is no ordinary file of this user's, or is larger than any entry.
 
     ``OSError`` where nothing can be read."""
+    with opened(path, MOST_BYTES) as file:
+        return b"" if file is None else file.read(MOST_BYTES)
+
+
+@contextlib.contextmanager
+def opened(path: Path, most: int) -> Iterator[BinaryIO | None]:
+    """An entry to read; ``None`` for what is no ordinary file of this user's, or has more bytes.
+
+    ``OSError`` where there is none."""
     if not stat.S_ISREG(path.lstat().st_mode):  # to open a device may be to do something
-        return b""
-    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _PLAIN)) as opened:
-        status = os.fstat(opened.fileno())
-        is_entry = stat.S_ISREG(status.st_mode) and status.st_size <= MOST_BYTES and _why_others(status) is None
-        return opened.read(MOST_BYTES) if is_entry else b""
+        yield None
+        return
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | _PLAIN)) as file:
+        status = os.fstat(file.fileno())
+        is_entry = stat.S_ISREG(status.st_mode) and status.st_size <= most and _why_others(status) is None
+        yield file if is_entry else None
 
 
 # --- who can write there ----------------------------------------------------------------------------------------------

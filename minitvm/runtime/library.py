@@ -27,6 +27,7 @@ from minitvm.runtime.graph import Artifact, HostCall
 from minitvm.runtime.instance import HostRun, Instance
 from minitvm.runtime.ndarray import Parameter
 from minitvm.runtime.param_dict import save_param_dict
+from minitvm.runtime.served import fits, shapes_of, shown
 from minitvm.runtime.signing import Origin, PrivateKey, PublicKey
 from minitvm.shown import Shown
 
@@ -53,8 +54,14 @@ class Library(Shown):
     libmod_name = "default"
 
     def __init__(
-        self, artifact: Artifact, ir_mod: Module | None = None, report: Any = None, origin: Origin | None = None
+        self,
+        artifact: Artifact,
+        ir_mod: Module | None = None,
+        report: Any = None,
+        origin: Origin | None = None,
+        again: Callable[[], Library] | None = None,
     ) -> None:
+        """``again`` compiles it once more, where somebody asks what a build knows and a kept library does not."""
         self.artifact = artifact
         self.graph, self.plan = artifact.graph, artifact.plan
         self.params: dict[str, np.ndarray] = {name: Parameter.of(array) for name, array in artifact.params.items()}
@@ -66,9 +73,31 @@ class Library(Shown):
         self.others = [Library(replace(other, model=artifact.model), origin=origin) for other in artifact.others]
         self.host_calls: list[HostCall] = list(artifact.host_calls)
         self.target = artifact.target
-        self.ir_mod = ir_mod
-        self.report = report
         self.origin = origin or Origin()
+        self._again = again
+        if again is None:
+            self.ir_mod, self.report = ir_mod, report
+
+    @functools.cached_property
+    def ir_mod(self) -> Module | None:
+        """The module that it was built of."""
+        return self._built.ir_mod
+
+    @functools.cached_property
+    def report(self) -> Any:
+        """What the build decided, and how long it took; ``None`` of a library that was loaded from a file."""
+        return self._built.report
+
+    @functools.cached_property
+    def _built(self) -> Library:
+        assert self._again is not None
+        return self._again()
+
+    def _made(self, artifact: Artifact) -> Library:
+        """Another one of the same build."""
+        if self._again is not None:
+            return Library(artifact, origin=self.origin, again=lambda: self._built)
+        return Library(artifact, self.ir_mod, self.report, self.origin)
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         entries: dict[str, Callable[..., Any]] = {
@@ -100,7 +129,7 @@ class Library(Shown):
             raise TargetError(f"there is no device {where}", hint="use minitvm.cpu(0)")
         if self.artifact.is_open:
             raise LibraryError(
-                f"the library is for all shapes: {_shown(self.artifact)}",
+                f"the library is for all shapes: {shown(self.artifact)}",
                 hint="library.run({name: array}), or library.for_shapes({name: shape}) for one of them",
             )
         code_for(self.target).check(self.artifact.cpu, "the library")
@@ -129,12 +158,12 @@ class Library(Shown):
     @property
     def shapes(self) -> list[dict[str, Shape]]:
         """The inputs' shapes that it serves, of itself and of ``others``; what has a name may be any number."""
-        return [_shapes(library.artifact) for library in (self, *self.others)]
+        return [shapes_of(library.artifact) for library in (self, *self.others)]
 
     @property
     def serves(self) -> list[str]:
         """The same in words, with the values of inputs that it was compiled for."""
-        return [_shown(library.artifact) for library in (self, *self.others)]
+        return [shown(library.artifact) for library in (self, *self.others)]
 
     @stage("binding the library")
     def for_shapes(
@@ -148,7 +177,7 @@ class Library(Shown):
         for name in (*wanted, *known):
             if name not in self.artifact.inputs and name not in self.artifact.values:
                 raise unknown_name(name, [*self.artifact.inputs, *self.artifact.values])
-        fitting = [one for one in (self, *self.others) if _fits(one.artifact, wanted, known)]
+        fitting = [one for one in (self, *self.others) if fits(one.artifact, wanted, known)]
         reasons = []
         for found in sorted(fitting, key=lambda one: bool(one.artifact.is_open)):
             try:
@@ -168,7 +197,7 @@ class Library(Shown):
 
     def like(self, artifact: Artifact) -> Library:
         """One of the same code."""
-        found = Library(artifact, self.ir_mod, self.report, self.origin)
+        found = self._made(artifact)
         found._code = self.code
         return found
 
@@ -199,7 +228,7 @@ class Library(Shown):
 
     def made_for(self, model: Mapping[str, Any], values: Mapping[str, np.ndarray] = _NOTHING) -> Library:
         """The library with what its ``model`` says of itself, and the values of inputs that it was compiled for."""
-        return Library(replace(self.artifact, model=model, values=values), self.ir_mod, self.report, self.origin)
+        return self._made(replace(self.artifact, model=model, values=values))
 
     @property
     def output_names(self) -> list[str]:
@@ -333,7 +362,7 @@ class Library(Shown):
 
     def __copy__(self) -> Library:
         """Another one of the same code and parameters, with dictionaries of its own."""
-        return Library(self.artifact, self.ir_mod, self.report, self.origin)
+        return self._made(self.artifact)
 
     def __deepcopy__(self, _: object) -> Library:
         return self.__copy__()  # what they share does not change
@@ -350,25 +379,6 @@ class Library(Shown):
 
 def _unpickled(data: bytes, origin: Origin) -> Library:
     return Library(archive.from_bytes(data, "the pickled library"), origin=origin)
-
-
-def _shapes(artifact: Artifact) -> dict[str, Shape]:
-    return {name: type_.shape for name, type_ in artifact.inputs.items()}
-
-
-def _shown(artifact: Artifact) -> str:
-    """What inputs an artefact is for."""
-    values = [f"{name} = {value.tolist()}" for name, value in artifact.values.items()]
-    return ", ".join([*(f"{name} {shape_text(shape)}" for name, shape in _shapes(artifact).items()), *values])
-
-
-def _fits(artifact: Artifact, shapes: Mapping[str, Shape], values: Mapping[str, Any]) -> bool:
-    """Whether it may be for these inputs, as far as is seen without binding."""
-    for name, own in _shapes(artifact).items():
-        given = shapes.get(name, own)
-        if len(given) != len(own) or any(isinstance(d, int) and d != e for d, e in zip(own, given, strict=True)):
-            return False
-    return all(name not in values or np.array_equal(values[name], own) for name, own in artifact.values.items())
 
 
 @stage("loading the library")

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 import minitvm
 from minitvm.driver import build_consuming
 from minitvm.errors import FrontendError
-from minitvm.frontend.onnx import files
+from minitvm.frontend import files
 from minitvm.ort.compiling import Compiling
 
 WIDTH = 160

@@ -15,6 +15,8 @@ import numpy as np
 import onnx
 
 from minitvm.errors import FrontendError, InputError, MiniTVMError, blame, is_own, stage
+from minitvm.frontend.description import ModelDescription
+from minitvm.frontend.held import LoadedModel, ModelSource
 from minitvm.frontend.onnx.check import (
     check_against_schema,
     check_dtypes,
@@ -31,9 +33,6 @@ from minitvm.frontend.onnx.functions import definition_of, has_definition
 from minitvm.frontend.onnx.inputs import input_variable
 from minitvm.frontend.onnx.local_functions import LocalFunction, LocalFunctions, call_attributes
 from minitvm.frontend.onnx.model import (
-    LoadedModel,
-    ModelDescription,
-    ModelSource,
     array_of,
     check_weights,
     dense_array,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import FrontendError, InputError
-from minitvm.frontend.onnx.model import ValueDescription
+from minitvm.frontend.description import ValueDescription
 from minitvm.ir.dims import Dim, are_counted_on
 from minitvm.ir.expr import Var
 from minitvm.ir.types import DTYPES, STRING, Shape, TensorType, as_dim

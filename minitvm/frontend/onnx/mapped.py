@@ -13,7 +13,7 @@ from typing import TypeAlias
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from minitvm.frontend.onnx.files import File
+from minitvm.frontend.files import File
 
 LARGE = 64 * 1024
 """Bytes of a tensor, from which it is mapped."""

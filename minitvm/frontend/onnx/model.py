@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from minitvm.errors import FrontendError, NoSuchFileError, NotAModelError, stage
-from minitvm.frontend.onnx.files import KEPT, File, Files
+from minitvm.errors import FrontendError, NotAModelError, stage
+from minitvm.frontend.description import ModelDescription, ValueDescription
+from minitvm.frontend.files import File, Files
+from minitvm.frontend.held import HeldModel, LoadedModel, ModelSource, external_file, foreign_error, open_model
 from minitvm.frontend.onnx.inferred import typed_outputs
 from minitvm.frontend.onnx.mapped import LARGE, without_weights
 from minitvm.frontend.onnx.types import dtype_name, text_of_proto, type_of_proto
@@ -23,65 +23,6 @@ from minitvm.frontend.other_formats import framework_of
 from minitvm.ir.budget import current
 from minitvm.ir.dtypes import bits_of, packed_bytes, unpacked
 from minitvm.ir.types import STRING, MapType, SequenceType
-
-ModelSource: TypeAlias = "onnx.ModelProto | str | os.PathLike[str] | bytes | LoadedModel | HeldModel"
-
-
-@dataclass(frozen=True)
-class ValueDescription:
-    """An input or output as ONNX Runtime describes it: ``tensor(float)``, ``['batch', 3, None]``."""
-
-    name: str
-    type: str
-    dtype: str
-    shape: tuple[int | str | None, ...]
-    has_rank: bool = True
-    """False where the model does not even say how many dimensions there are; ``shape`` is then empty."""
-    held: SequenceType | MapType | None = None
-    """The type of a sequence, a map or an optional, which have neither dtype nor shape."""
-
-
-@dataclass(frozen=True)
-class ModelDescription:
-    """What goes into a model and what comes out.  Weights are not inputs."""
-
-    inputs: tuple[ValueDescription, ...]
-    outputs: tuple[ValueDescription, ...]
-    opset: int = 0
-    operators: tuple[str, ...] = ()
-    """The type of every node of the main graph, in order."""
-    parameters: int = 0
-    """Elements of all weights together, those of sub-graphs too."""
-    inner_operators: tuple[str, ...] = ()
-    """The type of every node of the model's functions, and of the branches and bodies of control flow, however deep."""
-    overridable: tuple[ValueDescription, ...] = ()
-    """Weights that are inputs as well, and so only defaults; none before version 4 of ONNX's format, where all are."""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    """What the file says of itself, by ONNX Runtime's names: ``producer_name``, ``custom_metadata_map``, ..."""
-
-    @property
-    def form(self) -> dict[str, Any]:
-        """What a library keeps of it, as JSON."""
-        values = {"inputs": self.inputs, "outputs": self.outputs}
-        lists = {key: [[v.name, v.type, list(v.shape)] for v in found] for key, found in values.items()}
-        return {**lists, "metadata": dict(self.metadata)}
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A parsed model and the files that its weights are in."""
-
-    proto: onnx.ModelProto
-    files: Files
-
-
-@dataclass(frozen=True)
-class HeldModel:
-    """An open file of a model, to be parsed as often as it is asked for."""
-
-    files: Files
-    name: str
-    """Which of them it is."""
 
 
 @stage("opening the model")
@@ -175,46 +116,8 @@ def load_model(source: ModelSource) -> LoadedModel:
         return LoadedModel(_complete(source, "the model"), Files())
     if isinstance(source, (bytes, bytearray, memoryview)):
         return LoadedModel(_parse(bytes(source), "the given bytes"), Files())
-    held = source if isinstance(source, HeldModel) else _held(source)
+    held = source if isinstance(source, HeldModel) else open_model(source)
     return LoadedModel(_parse_file(held.files.opened[held.name], held.name), held.files)
-
-
-def hold(source: ModelSource) -> ModelSource:
-    """The model as it is now, to be read again later: a file is open from now on, and what others may change is copied
-    where it is small.  :func:`keep_files` copies files.
-
-    Raises :class:`FrontendError` where there is no such file.
-    """
-    if isinstance(source, (bytearray, memoryview)):
-        return bytes(source)
-    if isinstance(source, onnx.ModelProto) and source.ByteSize() <= KEPT:
-        copy = onnx.ModelProto()
-        copy.CopyFrom(source)
-        return copy
-    return _held(source) if isinstance(source, (str, os.PathLike)) else source
-
-
-def keep_files(model: ModelSource) -> None:
-    """Keep in memory the files that were opened of a held model, where they are small."""
-    if isinstance(model, (LoadedModel, HeldModel)):
-        model.files.keep()
-
-
-def _held(source: Any) -> HeldModel:
-    if not isinstance(source, (str, os.PathLike)):
-        raise FrontendError(
-            f"a model is a path, bytes or an onnx.ModelProto; found {type(source).__name__}",
-            hint='from_onnx("model.onnx")',
-        )
-    path = Path(source)
-    _require_file(path)
-    try:
-        file, place = File(path), path.resolve()
-    except OSError as error:
-        raise FrontendError(f"{path} cannot be read: {error.strerror}") from error
-    files = Files(str(place.parent))
-    files.opened[place.name] = file
-    return HeldModel(files, place.name)
 
 
 def _parse_file(file: File, name: str) -> onnx.ModelProto:
@@ -230,16 +133,6 @@ def _parse_file(file: File, name: str) -> onnx.ModelProto:
         raise FrontendError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _require_file(path: Path) -> None:
-    if path.is_dir():
-        foreign = framework_of(".pb" if (path / "saved_model.pb").exists() else path.suffix)
-        if foreign is not None:
-            raise _foreign_error(path, *foreign)
-        raise FrontendError(f"{path} is a folder, not an ONNX file", hint="give the path of the .onnx file inside it")
-    if not path.exists():
-        raise NoSuchFileError(f"there is no file {path}")
-
-
 def _parse(data: bytes | mmap.mmap, what: str, path: Path | None = None) -> onnx.ModelProto:
     if not data:
         raise NotAModelError(f"{what}: empty, not an ONNX model", hint="was the download or export interrupted?")
@@ -251,7 +144,7 @@ def _parse(data: bytes | mmap.mmap, what: str, path: Path | None = None) -> onnx
     except (DecodeError, RuntimeError) as error:
         if foreign is None:
             raise _not_a_model(data, what) from error
-    raise _foreign_error(path, *foreign)
+    raise foreign_error(path, *foreign)
 
 
 def _not_a_model(data: bytes | mmap.mmap, what: str) -> NotAModelError:
@@ -262,13 +155,6 @@ def _not_a_model(data: bytes | mmap.mmap, what: str) -> NotAModelError:
     if data[:1] == b"\x08":  # the tag of ir_version, which comes first
         return NotAModelError(f"{what}: a truncated or damaged ONNX model", hint="copy or export the file again")
     return NotAModelError(f"{what}: not an ONNX model", hint="minitvm reads ONNX files (protobuf, .onnx)")
-
-
-def _foreign_error(path: Path | None, framework: str, exporter: str) -> NotAModelError:
-    return NotAModelError(
-        f"{path} is a {framework} file; minitvm reads ONNX models",
-        hint=f"export the model to ONNX, for example with {exporter}",
-    )
 
 
 def _complete(proto: onnx.ModelProto, what: str) -> onnx.ModelProto:
@@ -284,7 +170,6 @@ def _complete(proto: onnx.ModelProto, what: str) -> onnx.ModelProto:
 
 _MOST_DIGITS = 19
 """A number of bytes has no more."""
-_SHOWN = 80
 
 
 def array_of(tensor: onnx.TensorProto, files: Files) -> np.ndarray:
@@ -341,7 +226,7 @@ def _external(tensor: onnx.TensorProto, dtype: str, files: Files, where: list[st
 def _place(tensor: onnx.TensorProto, dtype: str, files: Files, where: list[str]) -> tuple[File, int, int]:
     """The file that a tensor is in, where in it, and how many bytes."""
     entries = {e.key: e.value for e in tensor.external_data}
-    file = _external_file(entries.get("location", ""), files, where)
+    file = external_file(entries.get("location", ""), files, where)
     wanted = packed_bytes(dtype, math.prod(tensor.dims))
     offset = _number(entries, "offset", 0, where)
     if _number(entries, "length", wanted, where) != wanted:
@@ -371,43 +256,3 @@ def _number(entries: dict[str, str], name: str, default: int, where: list[str]) 
             f"the {name} of external data is {text!r}, not a number", where=where, hint="the file is damaged"
         )
     return int(text)
-
-
-def _external_file(location: str, files: Files, where: list[str]) -> File:
-    """The file as it was when it was first asked for."""
-    if location not in files.opened:
-        path = _external_path(location, files.folder, where)
-        try:
-            files.opened[location] = File(path)
-        except OSError as error:
-            raise FrontendError(f"{path} cannot be read: {error.strerror}", where=where) from error
-    return files.opened[location]
-
-
-def _external_path(location: str, folder: str, where: list[str]) -> Path:
-    if not str(folder):
-        raise FrontendError(
-            f"the model stores tensors in the file {location!r}, but was not given as a path",
-            where=where,
-            hint="call from_onnx with the path of the .onnx file, beside which that file lies",
-        )
-    root = Path(folder).resolve()
-    named = repr(location if len(location) <= _SHOWN else f"{location[:_SHOWN]}...")
-    try:
-        path = (root / location).resolve()
-        is_file = path.is_file()
-    except (OSError, ValueError, RuntimeError) as error:  # too long, a null character, links in a circle
-        raise FrontendError(
-            f"external data {named} is no name of a file", where=where, hint="the model is damaged"
-        ) from error
-    if not location or not path.is_relative_to(root):
-        raise FrontendError(
-            f"external data {named} leaves the model's folder",
-            where=where,
-            hint="external data must lie in the folder of the .onnx file or below it",
-        )
-    if not is_file:
-        raise FrontendError(
-            f"external data {named} does not exist", where=where, hint=f"put the file into the model's folder, {root}"
-        )
-    return path

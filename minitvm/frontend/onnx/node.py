@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 
 from minitvm.errors import CompilerError, FrontendError, TypeInferenceError, UnknownValueError
-from minitvm.frontend.onnx.files import Files
+from minitvm.frontend.files import Files
 from minitvm.frontend.onnx.model import array_of
 from minitvm.frontend.onnx.shape_values import shape_value
 from minitvm.frontend.onnx.types import dtype_name

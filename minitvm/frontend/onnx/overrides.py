@@ -8,8 +8,9 @@ import numpy as np
 import onnx
 
 from minitvm.errors import InputError, did_you_mean, listing, warn
-from minitvm.frontend.onnx.files import Files
-from minitvm.frontend.onnx.model import LoadedModel, ModelSource, array_of, load_model
+from minitvm.frontend.files import Files
+from minitvm.frontend.held import LoadedModel, ModelSource
+from minitvm.frontend.onnx.model import array_of, load_model
 
 
 def overridden(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minitvm.frontend.onnx.files import Files
+from minitvm.frontend.files import Files
 from minitvm.frontend.onnx.model import dense_array
 from minitvm.frontend.onnx.node import (
     OnnxNode,

@@ -45,6 +45,12 @@ class File:
         found = os.fstat(self._file)
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
+    def identity(self) -> tuple[int, ...]:
+        """What tells this file from others and from itself, once it is written to: its number, size and times, that of
+        its last change of any kind among them, which no program sets."""
+        found = os.fstat(self._file)
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
     def __len__(self) -> int:
         return self._state[2]
 

@@ -1,0 +1,272 @@
+"""Whole libraries, kept on disk between processes: found again they are mapped and linked, and compiled no more.
+
+An entry is one file in the kernel cache's folder, ``libraries/KE/KEY.lib``:
+
+    16 bytes    what kind of file it is
+    32 bytes    SHA-256 of all that follows but the parameters
+    16 bytes    length of the head, and of the pieces
+    head        JSON: the key, where the pieces are, what its maker wants to know of it
+    pieces      object code and seals
+    parameters  from a page on, each from a 64-byte boundary on
+
+The parameters are most of it, and reading them is most of opening a model.  So they are not hashed but added up, page
+by page: damage to a file shows in these sums, which the head holds the SHA-256 of.  Parameters that another entry has
+are not written again but borrowed from there.
+
+What is mapped is never written to: entries are replaced by renaming, and live on in a process that has them when they
+are deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import mmap
+import os
+import struct
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from minitvm.errors import MiniTVMError
+from minitvm.ir.arrays import WORTH_SHARING, Mapped, shared
+from minitvm.runtime.cache import KernelCache, opened
+from minitvm.runtime.container import Data
+from minitvm.runtime.document import Json, artifact_of, params_data, sealed, values_form, values_of
+from minitvm.runtime.graph import Artifact
+
+LIMIT_BYTES = 2 << 30
+_MAGIC, _DIGEST, _LENGTHS = b"minitvm library\1", 32, struct.Struct("<QQ")
+_FRONT = len(_MAGIC) + _DIGEST + _LENGTHS.size
+_PAGE = 4096
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A library that was kept, and what its maker noted beside it."""
+
+    artifact: Artifact
+    notes: Json
+
+
+def _paged(size: int) -> int:
+    return -(-size // _PAGE) * _PAGE
+
+
+class LibraryCache(KernelCache):
+    """Libraries by key; entries of up to half of the ``limit``."""
+
+    places = "libraries/{}/*.lib"
+
+    def __init__(self, folder: Path | None, limit: int = LIMIT_BYTES) -> None:
+        super().__init__(folder, limit)
+
+    def find(self, key: str, borrowers: tuple[str, ...] = ()) -> Kept | None:
+        """What was kept under ``key``; ``None`` where nothing is, or nothing whole: that is deleted.
+
+        ``borrowers`` are entries that are being read, and have parameters from this one."""
+        found = None
+        if self.is_usable() and key not in borrowers:
+            path = self._path(key)
+            with contextlib.suppress(OSError):
+                found = self._mapped(path, (*borrowers, key))
+                os.utime(path) if found is not None else path.unlink()
+        self.hits += found is not None
+        self.misses += found is None
+        return found
+
+    def _mapped(self, path: Path, keys: tuple[str, ...]) -> Kept | None:
+        with opened(path, self.limit // 2) as file:
+            if file is None or not os.fstat(file.fileno()).st_size:
+                return None
+            memory = Mapped(file.fileno())
+        if hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):
+                memory.madvise(mmap.MADV_HUGEPAGE)
+        with contextlib.suppress(ValueError, KeyError, struct.error, MiniTVMError):  # it is damaged
+            return _Reader(memoryview(memory), self, keys).read()
+        return None
+
+    def keep(self, key: str, artifact: Artifact, notes: Json = None) -> bool:
+        """Keep a library under ``key``; whether it is kept: one that is too large, or cannot be saved, is not."""
+        if not self.is_usable() or not is_keepable(artifact):
+            return False
+        writer = _Writer(self, key)
+        head = {"key": key, "form": writer.form(artifact), "notes": notes, "sums": writer.sums.hexdigest()}
+        text = json.dumps(head, separators=(",", ":")).encode()
+        lengths = _LENGTHS.pack(len(text), writer.pieces.size)
+        start = _FRONT + len(text) + writer.pieces.size
+        if _paged(start) + writer.params.size > self.limit // 2:
+            return False
+        digest = hashlib.sha256(lengths + text)
+        for piece in writer.pieces.data:
+            digest.update(piece)
+        between = bytes(_paged(start) - start)
+        opening = [_MAGIC, digest.digest(), lengths, text]
+        if not self._write(key, [*opening, *writer.pieces.data, between, *writer.params.data]):
+            return False
+        for name, value in writer.own.items():
+            self.lend(value, key, name)
+        self.trim()
+        return True
+
+    # --- which entry has an array ---
+
+    def lend(self, value: np.ndarray, key: str, name: str) -> None:
+        """From now on, entries borrow it from this one."""
+        identity = id(value)
+        if value.nbytes >= WORTH_SHARING:
+            lender = (str(self.folder), key, name)
+            _lenders[identity] = (weakref.ref(value, lambda _: _lenders.pop(identity, None)), lender)
+
+    def lender(self, value: np.ndarray) -> tuple[str, str] | None:
+        """The entry of this folder that has an array, and its name there."""
+        array, (folder, key, name) = _lenders.get(id(value), _NOBODY)
+        if array is None or array() is not value or folder != str(self.folder) or not self._path(key).exists():
+            return None
+        return key, name
+
+
+_Lender: TypeAlias = "tuple[weakref.ref[np.ndarray] | None, tuple[str, str, str]]"
+_NOBODY: _Lender = (None, ("", "", ""))
+_lenders: dict[int, _Lender] = {}
+"""By an array's identity: the folder and the key of the entry that has it, and its name there."""
+_alive: weakref.WeakValueDictionary[tuple[str, str], Artifact] = weakref.WeakValueDictionary()
+"""Entries in use, by folder and key."""
+
+
+def is_keepable(artifact: Artifact) -> bool:
+    """Whether a file can hold it: a library of object code, whose calls in Python have plain attributes."""
+    document = sealed(artifact.entry)
+    if document is None or any(value.dtype.hasobject for value in artifact.params.values()):
+        return False
+    hosts = document["hosts"].values()
+    branches = [branch for host in artifact.hosts.values() for branch in host.branches.values()]
+    return not any("unsaved" in host for host in hosts) and all(map(is_keepable, branches))
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+class _Area:
+    """Pieces one after the other."""
+
+    def __init__(self) -> None:
+        self.data: list[Data] = []
+        self.size = 0
+
+    def add(self, *pieces: Data) -> list[int]:
+        """Where they begin, and how many bytes they are."""
+        start = self.size
+        self.data += pieces
+        self.size += sum(map(len, pieces))
+        return [start, self.size - start]
+
+
+class _Writer:
+    """What an entry of this key will hold."""
+
+    def __init__(self, cache: LibraryCache, key: str) -> None:
+        self._cache, self._key = cache, key
+        self.pieces, self.params, self.sums = _Area(), _Area(), hashlib.sha256()
+        self.own: dict[str, np.ndarray] = {}
+
+    def form(self, artifact: Artifact, is_branch: bool = False) -> Json:
+        lenders = {name: self._cache.lender(value) for name, value in artifact.params.items()}
+        borrowed = {name: found for name, found in lenders.items() if found is not None and found[0] != self._key}
+        own = {name: value for name, value in artifact.params.items() if name not in borrowed}
+        if not is_branch:  # whose names may be those of others
+            self.own = own
+        for value in artifact.params.values():
+            self.sums.update(_sums(value))
+        branches = {
+            node: {attribute: self.form(branch, True) for attribute, branch in host.branches.items()}
+            for node, host in artifact.hosts.items()
+            if host.branches
+        }
+        return {
+            "entry": self.pieces.add(artifact.entry),
+            "objects": {symbol: self.pieces.add(image) for symbol, image in artifact.objects.items()},
+            "branches": branches,
+            "params": self.params.add(*params_data(own)),
+            "borrowed": borrowed,
+            "model": dict(artifact.model),
+            "values": values_form(artifact.values),
+        }
+
+
+def _sums(value: np.ndarray) -> bytes:
+    """Of each page of an array the sum of its words of 8 bytes, modulo 2**64."""
+    data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    whole = len(data) // _PAGE * _PAGE
+    rest = np.zeros(_PAGE, np.uint8)
+    rest[: len(data) - whole] = data[whole:]
+    pages = np.add.reduce(data[:whole].view("<u8").reshape(-1, _PAGE // 8), axis=1, dtype="<u8")
+    return bytes(pages.tobytes() + np.add.reduce(rest.view("<u8"), dtype="<u8").tobytes())
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """What an entry holds; ``ValueError``, ``KeyError`` and the like where it is damaged."""
+
+    def __init__(self, data: memoryview, cache: LibraryCache, keys: tuple[str, ...]) -> None:
+        self._data, self._cache, self._keys = data, cache, keys
+        self._sums = hashlib.sha256()
+
+    def read(self) -> Kept:
+        data, lengths = self._data, self._data[_FRONT - _LENGTHS.size : _FRONT]
+        head_size, pieces_size = _LENGTHS.unpack(lengths)
+        self._pieces = _FRONT + head_size
+        end = self._pieces + pieces_size
+        digest = hashlib.sha256(data[_FRONT - _LENGTHS.size : end]).digest()
+        if data[: len(_MAGIC)] != _MAGIC or digest != data[len(_MAGIC) : len(_MAGIC) + _DIGEST]:
+            raise ValueError("it is no library, or damaged")
+        head = json.loads(bytes(data[_FRONT : self._pieces]))
+        self._params = _paged(end)
+        found = self._artifact(head["form"])
+        key = self._keys[-1]
+        if head["key"] != key or self._sums.hexdigest() != head["sums"]:
+            raise ValueError("it is another one, or its parameters are damaged")
+        found = replace(found, params={name: shared(value) for name, value in found.params.items()})
+        for name in found.params.keys() - head["form"]["borrowed"].keys():
+            self._cache.lend(found.params[name], key, name)
+        _alive[str(self._cache.folder), key] = found
+        return Kept(found, head["notes"])
+
+    def _artifact(self, form: Json) -> Artifact:
+        document = sealed(self._piece(form["entry"]))
+        if document is None:
+            raise ValueError("it has no seal")
+        start, size = form["params"]
+        borrowed = {name: self._borrowed(*lender) for name, lender in form["borrowed"].items()}
+        branches = {
+            (node, attribute): self._artifact(inner)
+            for node, attributes in form["branches"].items()
+            for attribute, inner in attributes.items()
+        }
+        objects = {symbol: self._piece(place) for symbol, place in form["objects"].items()}
+        data = self._data[self._params + start : self._params + start + size]
+        found = artifact_of(document, self._piece(form["entry"]), objects, data, branches, borrowed)
+        for value in found.params.values():
+            self._sums.update(_sums(value))
+        return replace(found, model=form["model"], values=values_of(form["values"]))
+
+    def _piece(self, place: Sequence[int]) -> bytes:
+        start, size = place
+        return bytes(self._data[self._pieces + start : self._pieces + start + size])
+
+    def _borrowed(self, key: str, name: str) -> np.ndarray:
+        lender = _alive.get((str(self._cache.folder), key))
+        if lender is None:
+            kept = self._cache.find(key, self._keys)
+            if kept is None:
+                raise KeyError(f"the entry that has {name} is gone")
+            lender = kept.artifact
+        return lender.params[name]
