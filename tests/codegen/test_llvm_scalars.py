@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -256,6 +257,24 @@ def test_pairs_in_words_are_multiplied(cpu: str, lanes: int) -> None:
     )
     by_pairs = "pmadd" in emit(dots(lanes, "dot2"), machine_model(made))
     assert by_pairs == (lanes in (4, 8, 16) and 4 * lanes <= made.vector_bytes and cpu != "sandybridge")
+
+
+@pytest.mark.parametrize("cpu", ["x86-64", "sandybridge", "haswell", "skylake-avx512", ""])
+@pytest.mark.parametrize("name", ["dot4", "sdot4", "udot4"])
+def test_bytes_in_words_are_multiplied_without_an_instruction_for_it(cpu: str, name: Dot) -> None:
+    """By pairs; where a mask keeps the first ones below 128, by an instruction that others are too large for."""
+    made = cpu_of(Target.parse(f"llvm -mcpu={cpu}")) if cpu else host()
+    if host().arch != "x86" or host().vector_bytes < made.vector_bytes:
+        pytest.skip("this machine has no such instructions")
+    for lanes, mask in itertools.product((3, 4, 8, 16), (0x7F7F7F7F, -1)):
+        x, y, z = (random_array((lanes,), "int32", seed) for seed in (3, 4, 5))
+        x[:3], y[:3] = [-1, 0x7F7F7F7F, -0x7F7F7F80], [-0x7F7F7F80, 0x7F7F7F7F, -0x7F7F7F80]
+        kernel = elementwise(lanes, ["int32"] * 3, "int32", lambda a, b, c, m=mask: intrin(name, a & m, b, c))
+        expected = added_up(x & np.int32(mask), y, z, *PARTS[name])
+        np.testing.assert_array_equal(run_native(kernel, x, y, z, cpu=made)[0], expected)
+        small = "pmadd" in (text := emit(kernel, machine_model(made))) and "ub" in text
+        narrow = lanes in (4, 8, 16) and 4 * lanes <= made.vector_bytes
+        assert small == (narrow and cpu in ("haswell", "skylake-avx512") and name == "dot4" and mask > 0)
 
 
 def test_fma_rounds_once_and_bitcasts_keep_bits() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from minitvm.codegen.llvm.writer import Val, Writer
 from minitvm.errors import CompilerError
 from minitvm.ir.dtypes import COMPUTED, bits_of, is_float
-from minitvm.ir.loop import CHEAP, COMPARISONS, PARTS, Dot
+from minitvm.ir.loop import CHEAP, COMPARISONS
 
 _FLOATS = {"float16": "half", "float32": "float", "float64": "double"}
 SCALAR_TYPES = {dtype: f"i{bits_of(dtype)}" for dtype in COMPUTED} | {"bool": "i1"} | _FLOATS
@@ -172,7 +172,7 @@ def logic(w: Writer, op: str, a: Val, b: Val) -> Val:
         if known.text in ("true", "false") and op != "xor":
             return other if (known.text == "true") == (op == "and") else known
     a, b = aligned(w, a, b)
-    return _plain(w, op, a, b)
+    return plain(w, op, a, b)
 
 
 def compare(w: Writer, op: str, a: Val, b: Val) -> Val:
@@ -195,7 +195,7 @@ def binary(w: Writer, op: str, a: Val, b: Val) -> Val:
         return _extreme(w, op, a, b)
     if op in _FUNCTIONS:
         return call(w, spelled(_FUNCTIONS, op, a.dtype), a, b)
-    return _plain(w, spelled(_INSTRUCTIONS, op, a.dtype), a, b)
+    return plain(w, spelled(_INSTRUCTIONS, op, a.dtype), a, b)
 
 
 def _extreme(w: Writer, op: str, a: Val, b: Val) -> Val:
@@ -216,7 +216,8 @@ def _is_number(value: Val) -> bool:
     return int(digits, 16) & (sign - 1) <= infinity
 
 
-def _plain(w: Writer, instruction: str, a: Val, b: Val) -> Val:
+def plain(w: Writer, instruction: str, a: Val, b: Val) -> Val:
+    """An instruction on two registers of one type."""
     return Val(w.pure(f"{instruction} {typed(a)}, {b.text}"), a.dtype, a.lanes)
 
 
@@ -232,12 +233,12 @@ def call(w: Writer, function: str, *args: Val) -> Val:
 
 def _index_division(w: Writer, op: str, a: Val, divisor: Val) -> Val:
     """Rounded down, by a positive literal: one step below truncation where the remainder is negative."""
-    rest = _plain(w, "srem", a, divisor)
+    rest = plain(w, "srem", a, divisor)
     negative = compare(w, "lt", rest, literal(0, a.dtype, a.lanes))
     if op == "floormod":
-        return select(w, negative, _plain(w, "add", rest, divisor), rest)
-    quotient = _plain(w, "sdiv", a, divisor)
-    return select(w, negative, _plain(w, "add", quotient, literal(-1, a.dtype, a.lanes)), quotient)
+        return select(w, negative, plain(w, "add", rest, divisor), rest)
+    quotient = plain(w, "sdiv", a, divisor)
+    return select(w, negative, plain(w, "add", quotient, literal(-1, a.dtype, a.lanes)), quotient)
 
 
 _POW = """define internal {t} @{name}({t} %base, {t} %exponent) nounwind memory(none) {{
@@ -315,11 +316,9 @@ def _int_to_int(w: Writer, value: Val, dtype: str) -> Val:
 
 
 def intrinsic(w: Writer, name: str, args: tuple[Val, ...]) -> Val:
-    """``Intrin`` of the loop IR on registers."""
+    """``Intrin`` of the loop IR on registers, but for products of words (:mod:`minitvm.codegen.llvm.dots`)."""
     args = aligned(w, *args)
     value = args[0]
-    if name in PARTS:
-        return _dot(w, name, *args)
     if name in _SPECIAL:
         return _SPECIAL[name](w, value)
     if not is_float(value.dtype):
@@ -342,71 +341,10 @@ def _library(w: Writer, name: str, value: Val) -> Val:
     return per_lane(w, [value], lambda x: Val(w.pure(f"call {kind} {symbol}({typed(x)})"), x.dtype))
 
 
-_DOTS: dict[tuple[str, Dot], dict[int, str]] = {
-    ("x86", "dot4"): {4: "avx512.vpdpbusd.128", 8: "avx512.vpdpbusd.256", 16: "avx512.vpdpbusd.512"},
-    ("x86", "dot2"): {4: "sse2.pmadd.wd", 8: "avx2.pmadd.wd", 16: "avx512.pmaddw.d.512"},
-    ("aarch64", "dot4"): {4: "neon.usdot.v4i32.v16i8"},
-    ("aarch64", "sdot4"): {4: "neon.sdot.v4i32.v16i8"},
-    ("aarch64", "udot4"): {4: "neon.udot.v4i32.v16i8"},
-}
-"""Instructions that multiply the parts of two words and add them up, by the lanes of their sums; all but those of pairs
-add a third word, too."""
-
-
-def _dot(w: Writer, name: Dot, a: Val, b: Val, total: Val) -> Val:
-    """One instruction, or with a sum, where there is one; else part by part, shifted to the word's end."""
-    if a.lanes <= w.dot_lanes.get(name, 0):
-        for (arch, function), symbols in _DOTS.items():
-            if arch in w.dot_lanes and function == name and a.lanes in symbols:
-                return _dot_instruction(w, f"@llvm.{arch}.{symbols[a.lanes]}", name, a, b, total)
-    if "neon" in w.dot_lanes and a.lanes == 4 and name in _LONG:
-        return _long_dot(w, *_LONG[name], a, b, total)
-    bits = bits_of(PARTS[name][0])
-    for up in range(0, 32, bits):
-        apart = (_plain(w, "shl", x, literal(up, "int32", a.lanes)) for x in (a, b))
-        down = literal(32 - bits, "int32", a.lanes)
-        signs = ("lshr" if is_unsigned(part) else "ashr" for part in PARTS[name])
-        first, second = (_plain(w, shift, x, down) for shift, x in zip(signs, apart, strict=True))
-        total = _plain(w, "add", total, _plain(w, "mul", first, second))
-    return total
-
-
-_LONG: dict[str, tuple[str, str]] = {"sdot4": ("smull", "saddlp"), "udot4": ("umull", "uaddlp")}
-"""NEON's products of bytes, as wide as they are, and sums of two neighbours."""
-
-
-def _long_dot(w: Writer, multiply: str, add: str, a: Val, b: Val, total: Val) -> Val:
-    """Without an instruction for it: each half's products, added up in pairs, then both halves' pairs."""
-    bytes_ = [f"<16 x i8> {w.pure(f'bitcast {typed(x)} to <16 x i8>')}" for x in (a, b)]
-    multiply, add, join = (f"@llvm.aarch64.neon.{n}" for n in (f"{multiply}.v8i16", f"{add}.v4i32.v8i16", "addp.v4i32"))
-    w.declare(multiply, f"declare <8 x i16> {multiply}(<8 x i8>, <8 x i8>)")
-    w.declare(add, f"declare <4 x i32> {add}(<8 x i16>)")
-    w.declare(join, f"declare <4 x i32> {join}(<4 x i32>, <4 x i32>)")
-
-    def half(first: int) -> str:
-        places = ", ".join(f"i32 {place}" for place in range(first, first + 8))
-        parts = [w.pure(f"shufflevector {x}, <16 x i8> poison, <8 x i32> <{places}>") for x in bytes_]
-        products = w.pure(f"call <8 x i16> {multiply}({', '.join(f'<8 x i8> {x}' for x in parts)})")
-        return f"<4 x i32> {w.pure(f'call <4 x i32> {add}(<8 x i16> {products})')}"
-
-    found = Val(w.pure(f"call <4 x i32> {join}({half(0)}, {half(8)})"), "int32", 4)
-    return _plain(w, "add", total, found)
-
-
-def _dot_instruction(w: Writer, symbol: str, name: Dot, a: Val, b: Val, total: Val) -> Val:
-    bits = bits_of(PARTS[name][0])
-    words, parts = type_text("int32", a.lanes), f"<{32 // bits * a.lanes} x i{bits}>"
-    sums = [] if name == "dot2" else [total]
-    w.declare(symbol, f"declare {words} {symbol}({', '.join([words] * len(sums) + [parts] * 2)})")
-    operands = [*map(typed, sums), *(f"{parts} {w.pure(f'bitcast {typed(x)} to {parts}')}" for x in (a, b))]
-    found = Val(w.pure(f"call {words} {symbol}({', '.join(operands)})"), "int32", a.lanes)
-    return found if sums else _plain(w, "add", total, found)
-
-
 def _not(w: Writer, value: Val) -> Val:
     if value.text in ("true", "false"):
         return literal(value.text == "false", "bool")
-    return _plain(w, "xor", value, literal(-1, value.dtype, value.lanes))
+    return plain(w, "xor", value, literal(-1, value.dtype, value.lanes))
 
 
 _SPECIAL: dict[str, Callable[[Writer, Val], Val]] = {

@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from minitvm.codegen.llvm import arith, memory
+from minitvm.codegen.llvm import arith, dots, memory
 from minitvm.codegen.llvm.arith import type_text
 from minitvm.codegen.llvm.writer import Context, Index, Lanes, Val, Value, exact
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
+    PARTS,
     Binary,
     Buffer,
     Cast,
@@ -100,6 +101,8 @@ def _node(c: Context, node: LoopExpr) -> Value:
             return _cast(c, c.frame.values[value], dtype)
         case Intrin(name, args):
             operands = tuple(memory.in_register(c, c.frame.values[a]) for a in args)
+            if name in PARTS:
+                return c.symbolic(dots.dot(c.w, name, *operands, dots.is_small(args[0])))
             return c.symbolic(arith.intrinsic(c.w, name, operands))
     raise CompilerError(f"{type(node).__name__} cannot be emitted", hint="lower reductions to loops first")
 
