@@ -24,8 +24,9 @@ from minitvm.codegen.llvm.compile import compile_object, cpu_of, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.lower import lowering
 from minitvm.codegen.simplify import simplify
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, TupleGetItem
 from minitvm.ir.loop import Kernel
+from minitvm.ir.types import TupleType, tensor_fields
 from minitvm.ir.visitor import post_order
 from minitvm.runtime.poison import A_NUMBER, NOT_A_NUMBER
 from minitvm.target import SHARING, MachineModel, Target, spinning_text
@@ -71,12 +72,15 @@ def run_model(module: Module, *arrays: np.ndarray, target: str) -> Any:
     for node in post_order(module.main.body):
         if isinstance(node, Constant):
             values[node] = node.value
+        elif isinstance(node, TupleGetItem):
+            values[node] = values[node.tuple][node.index]
         elif isinstance(node, Call):
             given = [values[arg] for arg in node.args]
             assert isinstance(node.op, Function)
             kernel = legalize(simplify(lowering(node.op, "kernel", machine(target=target)).kernel), SPELLINGS)
-            (found,) = run_emulated(kernel, *given, target=target)
-            values[node] = found.reshape(node.tensor_type.static_shape)
+            found = run_emulated(kernel, *given, target=target)
+            results = [r.reshape(t.static_shape) for r, t in zip(found, tensor_fields(node.type), strict=True)]
+            values[node] = results if isinstance(node.type, TupleType) else results[0]
     return values[module.main.body]
 
 

@@ -11,6 +11,7 @@ import emulated
 import numpy as np
 import pytest
 from emulated import DOTS, MIXED, TARGET
+from operator_cases.products import few_bits_operands
 from test_llvm_compile import loops_of, networks_layers
 
 import minitvm
@@ -155,6 +156,24 @@ def test_products_of_integers(data: str, weight: str, target: str) -> None:
     assert report.module is not None
     found = emulated.run_model(report.module, array, target=target)
     np.testing.assert_array_equal(found, evaluate(module, array))
+
+
+@needs_emulator
+@pytest.mark.parametrize(("target", "name"), [(TARGET, "smull"), (DOTS, "sdot"), (MIXED, "usdot")])
+@pytest.mark.parametrize("bits", [4, 8])
+def test_weights_in_blocks(bits: int, target: str, name: str) -> None:
+    """Rows that are quantized as they come, by weights of few bits; of 8 bits they become signed for SDOT."""
+    operands = few_bits_operands(np.random.default_rng(bits), (3, 2, 21), 16, bits, bits == 8, "float32")
+    x = Var("x", TensorType((3, 32), "float32"))
+    numbers, *others = ir.call_op("qnn.quantize_blocks", x, block=16)
+    args = (ir.call_op("qnn.words", numbers), *others, *map(Constant, operands[3:]))
+    module = Module(Function([x], ir.call_op("qnn.dense_blocks", *args, units=21, block=16, bits=bits)))
+    report = built(module, target)
+    assert instructions(report) == {name}
+    array = np.random.default_rng(0).normal(size=(3, 32)).astype("float32")
+    assert report.module is not None
+    found = emulated.run_model(report.module, array, target=target)
+    np.testing.assert_allclose(found, evaluate(module, array), rtol=1e-5, atol=1e-4)
 
 
 # --- registers --------------------------------------------------------------------------------------------------------

@@ -53,9 +53,9 @@ def test_every_tile_on_every_machine(
 
 
 @pytest.mark.parametrize(
-    ("machine", "bits", "wanted"), [("NEON", 4, "sdot4"), ("NEON", 8, "dot4"), ("VNNI", 4, "dot4")]
+    ("machine", "bits", "wanted"), [("NEON", 4, "sdot4"), ("NEON", 8, "sdot4"), ("VNNI", 4, "dot4")]
 )
-def test_numbers_of_fewer_than_8_bits_are_signed_bytes_too(machine: str, bits: int, wanted: str) -> None:
+def test_weights_are_signed_bytes_where_the_machine_has_products_of_such(machine: str, bits: int, wanted: str) -> None:
     operands = few_bits_operands(np.random.default_rng(3), (1, 1, 16), 16, bits, False, "float32")
     kernel = DenseBlocks(Problem.of(_call(operands, 16, 16, bits)), MACHINES[machine]).kernel()
     assert isinstance(kernel, Kernel)

@@ -12,7 +12,7 @@ from onnx import helper, numpy_helper
 
 import minitvm
 
-FORMS = 24
+FORMS = 16
 """Of the suite; ``python tests/frontend/test_onnx_few_bits.py 2000`` draws more."""
 ZEROS = ("none", "packed", "floats")
 

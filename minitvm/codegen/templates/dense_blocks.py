@@ -19,27 +19,24 @@ from minitvm.codegen.templates.tile import (
     block_runs,
     bound,
     each,
-    in_one_loop,
     in_steps,
     runs,
     store_at,
     unrolled,
 )
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Buffer, Load, LoopExpr, LoopKind, Stmt, Store, const, intrin, seq
+from minitvm.ir.loop import Binary, Buffer, Load, LoopExpr, Stmt, Store, const, intrin, loop, seq
 from minitvm.ir.ops.qnn_blocks import PANEL
 from minitvm.ir.ops.qnn_blocks import DenseBlocks as Op
 
 _MOST_ROWS, _MOST_VECTORS = 8, 4
 _UNPACKING = 1.5  # multiply-adds that a vector of bytes takes the time of
 _OF_A_BLOCK = 4  # that the scales of a vector of sums do
-_WHOLE = 4  # words of weights that are written out
 
 
 @TEMPLATES.register("llvm", "qnn.dense_blocks")
 class DenseBlocks(Template):
-    """Tiles of rows by vectors of units.  A work item is a group of units with all rows, or where these are few groups
-    a tile."""
+    """Tiles of rows by panels of units.  A work item is a group of panels with all rows, where these are few a tile."""
 
     symbolic = True
 
@@ -53,14 +50,33 @@ class DenseBlocks(Template):
         return min(PANEL, self.machine.lanes("int32"))
 
     @property
+    def per_panel(self) -> int:
+        """Vectors of a panel."""
+        return PANEL // self.lanes
+
+    @property
+    def panels(self) -> int:
+        return -(-self.op.units // PANEL)
+
+    @property
     def rows(self) -> Any:
         return self.problem.output.shape[0]
 
     @cached_property
-    def product(self) -> str:
-        """Numbers below 128 are signed bytes, too."""
+    def is_signed(self) -> bool:
+        """Whether weights are multiplied as signed bytes: of 8 bits less 128, others as they are."""
         has = self.machine.features
-        return "sdot4" if self.op.bits < 8 and "dot4" not in has and ("sdot4" in has or "neon" in has) else "dot4"
+        return "dot4" not in has and not has.isdisjoint(("sdot4", "neon"))
+
+    @property
+    def shift(self) -> int:
+        """What is taken off a weight before it is multiplied."""
+        return 128 if self.is_signed and self.op.bits == 8 else 0
+
+    def number(self, word: LoopExpr, at: LoopExpr) -> LoopExpr:
+        """Four weights, less :attr:`shift`."""
+        found: LoopExpr = self.op.part(word, at)
+        return Binary("xor", found, const(-0x7F7F7F80, "int32")) if self.shift else found
 
     def choices(self) -> Sequence[Choice]:
         static = isinstance(self.rows, int)
@@ -68,12 +84,12 @@ class DenseBlocks(Template):
         return [Choice("blocks", tile, self._cycles(rows, tile)) for tile in self._tiles(rows, static)]
 
     def _tiles(self, rows: int, static: bool) -> Iterator[Tile]:
-        """Those whose sums, of integers and of floats, the registers hold."""
-        most = -(-self.op.units // self.lanes)
-        for blocks in range(1, min(most, _MOST_VECTORS) + 1):
+        """Of whole panels, whose sums, of integers and of floats, the registers hold; or else of one row."""
+        for panels in range(1, max(1, min(self.panels, _MOST_VECTORS // self.per_panel)) + 1):
+            blocks = panels * self.per_panel
             for size in range(1, min(rows, _MOST_ROWS) + 1):
-                power = size & (size - 1) == 0
-                if 2 * size * blocks + blocks + 1 <= self.machine.vector_registers and (static or power):
+                held = 2 * size * blocks + blocks < self.machine.vector_registers or size == panels == 1
+                if held and (static or size & (size - 1) == 0):
                     yield Tile(size, blocks)
 
     def _cycles(self, rows: int, tile: Tile) -> float:
@@ -83,11 +99,11 @@ class DenseBlocks(Template):
             step = bound(b * (r + _UNPACKING), r + b / self.op.per_word)
             return blocks * (steps * step + _OF_A_BLOCK * r * b / 2)
 
-        across, down = runs(-(-self.op.units // self.lanes), tile.blocks), runs(rows, tile.rows)
-        return sum(g.count * t.count * of_tile(t.size, g.size) for g in across for t in down)
+        across, down = runs(self.panels, tile.blocks // self.per_panel), runs(rows, tile.rows)
+        return sum(g.count * t.count * of_tile(t.size, g.size * self.per_panel) for g in across for t in down)
 
     def loops(self, choice: Choice) -> Stmt:
-        groups = block_runs(self.op.units, self.lanes, choice.tile.blocks)
+        groups = block_runs(self.op.units, PANEL, choice.tile.blocks // self.per_panel)
         rows = runs(self.rows, choice.tile.rows)
         items = sum(group.count for group in groups)
         if enough(items, ITEMS_PER_THREAD * self.machine.threads) or not isinstance(self.rows, int):
@@ -95,74 +111,73 @@ class DenseBlocks(Template):
 
         def tiles(group: Run, run: Run) -> Stmt:
             def work(g: LoopExpr, t: LoopExpr) -> Stmt:
-                return self._tile(group, group.start(g), run.start(t), run.size)
+                return _Tile(self, group, group.start(g), run.start(t), run.size).nest()
 
             return in_parallel((group.count, run.count), work)
 
         return seq(*(tiles(group, run) for group in groups for run in rows))
 
     def _by_groups(self, groups: Sequence[Run], rows: Sequence[Run]) -> Stmt:
-        """All rows of a group of units by one thread, which so finds its weights in its cache."""
+        """All rows of a group of panels by one thread, which so finds its weights in its cache."""
 
-        def work(group: Run) -> Callable[[LoopExpr, int], Stmt]:
-            def all_rows(first: LoopExpr, _: int) -> Stmt:
-                return seq(*(run.over(lambda row, size: self._tile(group, first, row, size)) for run in rows))
+        def work(group: Run) -> Stmt:
+            def all_rows(first: LoopExpr) -> Stmt:
+                return seq(*(run.over(lambda row, size: _Tile(self, group, first, row, size).nest()) for run in rows))
 
-            return all_rows
+            return in_parallel((group.count,), lambda g: all_rows(group.start(g)))
 
-        return seq(*(in_one_loop([g], work(g), LoopKind.PARALLEL, "work") for g in groups))
-
-    def _tile(self, group: Run, first: LoopExpr, row: LoopExpr, rows: int) -> Stmt:
-        return _Tile(self, group, first, row, rows).nest()
+        return seq(*map(work, groups))
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """``rows`` rows from ``row`` on, by a group of vectors from ``first`` on."""
+    """``size`` rows from ``row`` on, by the panels of a group from ``first`` on."""
 
     layer: DenseBlocks
     group: Run
     first: LoopExpr
     row: LoopExpr
-    rows: int
+    size: int
+
+    @property
+    def vectors(self) -> int:
+        return self.group.size * self.layer.per_panel
 
     @cached_property
     def sums(self) -> Buffer:
-        return Buffer("sums", (self.rows, self.group.size, self.layer.lanes), "float32", "local")
+        return Buffer("sums", (self.size, self.vectors, self.layer.lanes), "float32", "local")
 
     @cached_property
     def dots(self) -> Buffer:
         """Of a block."""
-        return Buffer("dots", (self.rows, self.group.size, self.layer.lanes), "int32", "local")
+        return Buffer("dots", (self.size, self.vectors, self.layer.lanes), "int32", "local")
 
     def nest(self) -> Stmt:
-        sums, blocks = self.sums, self.layer.problem.inputs[1].shape[1]
-        zero = self._each(lambda *at: Store(sums, at, const(0, "float32")))
-        return with_memory([sums, self.dots], seq(zero, in_steps(blocks, _WHOLE * 16, self._block), *self._results()))
+        blocks = self.layer.problem.inputs[1].shape[1]
+        zero = self._each(lambda *at: Store(self.sums, at, const(0, "float32")))
+        return with_memory([self.sums, self.dots], seq(zero, loop(blocks, self._block, name="k"), *self._results()))
 
     def _each(self, body: Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt]) -> Stmt:
-        return each(range(self.rows), range(self.group.size), self.layer.lanes, body)
+        return each(range(self.size), range(self.vectors), self.layer.lanes, body)
 
     def _at(self, panels: Buffer, place: LoopExpr, v: LoopExpr, lane: LoopExpr) -> LoopExpr:
         """What panels hold for a lane of vector ``v``."""
-        vectors, number = PANEL // self.layer.lanes, self.first + v
-        return panels[number // vectors, place, number % vectors * self.layer.lanes + lane]
+        per = self.layer.per_panel
+        return panels[self.first + v // per, place, v % per * self.layer.lanes + lane]
 
     def _block(self, block: LoopExpr) -> Stmt:
         (data, scale, total, weight, factor, zero), dots, sums = self.layer.problem.inputs, self.dots, self.sums
-        op = self.layer.op
+        op, name = self.layer.op, "sdot4" if self.layer.is_signed else "dot4"
 
         def begin(t: LoopExpr, v: LoopExpr, lane: LoopExpr) -> Stmt:
-            point = self._at(zero, block, v, lane) if zero.shape else zero[()]
-            return Store(dots, (t, v, lane), const(0, "int32") - point.astype("int32") * total[self.row + t, block])
+            point = (self._at(zero, block, v, lane) if zero.shape else zero[()]).astype("int32")
+            return Store(dots, (t, v, lane), (self.layer.shift - point) * total[self.row + t, block])
 
         def part(word: LoopExpr, at: LoopExpr) -> Stmt:
             def add(t: LoopExpr, v: LoopExpr, lane: LoopExpr) -> Stmt:
-                number, other = (
-                    op.part(self._at(weight, word, v, lane), at),
-                    data[self.row + t, word * op.per_word + at],
-                )
-                return Store(dots, (t, v, lane), intrin(self.layer.product, number, other, dots[t, v, lane]))
+                number = self.layer.number(self._at(weight, word, v, lane), at)
+                other = data[self.row + t, word * op.per_word + at]
+                return Store(dots, (t, v, lane), intrin(name, number, other, dots[t, v, lane]))
 
             return self._each(add)
 
@@ -177,12 +192,13 @@ class _Tile:
         return seq(self._each(begin), in_steps(op.words, 1, words), self._each(scaled))
 
     def _results(self) -> list[Stmt]:
-        out, lanes, width = self.layer.problem.output, self.layer.lanes, self.group.width
-        whole = self.group.size if width in (0, lanes) else self.group.size - 1
+        """Of all units; the last panel may be partly filled."""
+        out, lanes, first = self.layer.problem.output, self.layer.lanes, self.first * PANEL
+        units = (self.group.size - 1) * PANEL + (self.group.width or PANEL)
 
         def store(t: LoopExpr, v: LoopExpr, lane: LoopExpr) -> Stmt:
-            place = Load(out, (self.row + t, (self.first + v) * lanes + lane))
-            return store_at(place, self.sums[t, v, lane])
+            return store_at(Load(out, (self.row + t, first + (v * lanes + lane))), self.sums[t, v, lane])
 
-        parts = ((range(whole), lanes), (range(whole, self.group.size), width))
-        return [each(range(self.rows), vectors, count, store) for vectors, count in parts if vectors]
+        whole, rest = divmod(units, lanes)
+        parts = ((range(whole), lanes), (range(whole, whole + 1), rest))
+        return [each(range(self.size), vectors, count, store) for vectors, count in parts if vectors and count]
