@@ -31,7 +31,7 @@ _INSTRUCTIONS = {
 }  # fmt: skip
 """Of floats, signed and unsigned integers.  Never ``contract``: a product that overflows is infinite before the next
 operator adds to it.  ``fma`` is said."""
-_FUNCTIONS = {"min": ("", "smin", "umin"), "max": ("", "smax", "umax"), "pow": ("pow", "", "")}
+_FUNCTIONS = {"min": ("minimum", "smin", "umin"), "max": ("maximum", "smax", "umax"), "pow": ("pow", "", "")}
 """Operators that are LLVM intrinsics."""
 
 FLOAT_INTRINSICS = {
@@ -200,20 +200,24 @@ def binary(w: Writer, op: str, a: Val, b: Val) -> Val:
 
 def _extreme(w: Writer, op: str, a: Val, b: Val) -> Val:
     """NaN where either is, the first of two zeros: one instruction where the second is a literal number."""
+    bits = _magnitude(b)
+    if bits:  # no zero meets another
+        return call(w, spelled(_FUNCTIONS, op, a.dtype), a, b, flags="nsz ")
     found = select(w, compare(w, "lt", *((b, a) if op == "min" else (a, b))), b, a)
-    if _is_number(b):
+    if bits is not None:
         return found
     apart = Val(w.pure(f"freeze {typed(found)}"), a.dtype, a.lanes)  # LLVM would merge both choices into three steps
     return select(w, compare(w, "ne", b, b), b, apart)
 
 
-def _is_number(value: Val) -> bool:
-    """Whether it is a literal float, in all lanes, that is not NaN."""
+def _magnitude(value: Val) -> int | None:
+    """The bits but the sign of a literal float, the same in all lanes; ``None`` of NaN and of what is computed."""
     digits = value.text.rstrip(")").rpartition("0x")[2].removeprefix("H")
     if value.text.startswith("%") or not digits.isalnum():
-        return False
+        return None
     infinity, sign = (0x7C00, 1 << 15) if len(digits) == 4 else (0x7FF << 52, 1 << 63)
-    return int(digits, 16) & (sign - 1) <= infinity
+    bits = int(digits, 16) & (sign - 1)
+    return bits if bits <= infinity else None
 
 
 def plain(w: Writer, instruction: str, a: Val, b: Val) -> Val:
@@ -221,14 +225,15 @@ def plain(w: Writer, instruction: str, a: Val, b: Val) -> Val:
     return Val(w.pure(f"{instruction} {typed(a)}, {b.text}"), a.dtype, a.lanes)
 
 
-def call(w: Writer, function: str, *args: Val) -> Val:
-    """An LLVM intrinsic whose first operand and result have one type; it is named after all types that there are."""
+def call(w: Writer, function: str, *args: Val, flags: str = "") -> Val:
+    """An LLVM intrinsic whose first operand and result have one type; it is named after all types that there are.
+    ``flags`` are what LLVM may take for granted of floats."""
     first = args[0]
     kinds = [type_text(a.dtype, a.lanes) for a in args]
     kind, names = kinds[0], dict.fromkeys(mangled(a.dtype, a.lanes) for a in args)
     symbol = f"@llvm.{function}.{'.'.join(names)}"
     w.declare(symbol, f"declare {kind} {symbol}({', '.join(kinds)})")
-    return Val(w.pure(f"call {kind} {symbol}({', '.join(typed(a) for a in args)})"), first.dtype, first.lanes)
+    return Val(w.pure(f"call {flags}{kind} {symbol}({', '.join(typed(a) for a in args)})"), first.dtype, first.lanes)
 
 
 def _index_division(w: Writer, op: str, a: Val, divisor: Val) -> Val:
@@ -264,7 +269,7 @@ def _int_pow(w: Writer, a: Val, b: Val) -> Val:
     """By squaring."""
     kind, symbol = type_text(a.dtype), f"@minitvm.pow.{a.dtype}"
     w.declare(symbol, _POW.format(t=kind, name=symbol[1:]))
-    return per_lane(w, [a, b], lambda x, y: Val(w.pure(f"call {kind} {symbol}({typed(x)}, {typed(y)})"), a.dtype))
+    return per_lane(w, [a, b], lambda x, y: Val(w.pure(f"call {flags}{kind} {symbol}({typed(x)}, {typed(y)})"), a.dtype))
 
 
 def per_lane(w: Writer, args: list[Val], function: Callable[..., Val]) -> Val:
@@ -338,7 +343,7 @@ def _library(w: Writer, name: str, value: Val) -> Val:
     kind = type_text(value.dtype)
     symbol = f"@{name}f" if value.dtype == "float32" else f"@{name}"
     w.declare(symbol, f"declare {kind} {symbol}({kind}) nounwind memory(none)")
-    return per_lane(w, [value], lambda x: Val(w.pure(f"call {kind} {symbol}({typed(x)})"), x.dtype))
+    return per_lane(w, [value], lambda x: Val(w.pure(f"call {flags}{kind} {symbol}({typed(x)})"), x.dtype))
 
 
 def _not(w: Writer, value: Val) -> Val:
