@@ -34,7 +34,7 @@ class SymbolicLibraries:
         """What was made so far, or why it was not."""
         return [job.result() for job in self._jobs if job.done()]
 
-    def bound(self, shapes: Shapes) -> Bound | None:
+    def bound(self, shapes: Shapes) -> Bound | Library | None:
         """What runs inputs of these shapes; ``None`` where there can be no library for all."""
         for job in list(self._jobs):
             found = bound_to(job.result(), shapes)
@@ -75,7 +75,7 @@ class SymbolicLibraries:
         return job, True
 
 
-def bound_to(found: Library | Decision, shapes: Shapes) -> Bound | None:
+def bound_to(found: Library | Decision, shapes: Shapes) -> Bound | Library | None:
     """What runs inputs of these shapes, where it is for them."""
     if isinstance(found, Decision):
         return None

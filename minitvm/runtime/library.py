@@ -201,9 +201,12 @@ class Library(Shown):
         found._code = self.code
         return found
 
-    def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Bound:
-        """As :meth:`bound`, for a run: memory is shared with runs at other sizes."""
-        return self._rooms.at(shapes)
+    def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Bound | Library:
+        """As :meth:`bound`, for a run: memory is shared with runs at other sizes, which a library of fixed ones has
+        not."""
+        artifact = self.artifact
+        is_fixed = not artifact.is_open and all(type_.is_static for type_ in artifact.inputs.values())
+        return self if is_fixed else self._rooms.at(shapes)
 
     @functools.cached_property
     def _binder(self) -> Binder:

@@ -34,6 +34,9 @@ class Specialised:
     _seconds: float = 0.0
     _counting: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
+    def __post_init__(self) -> None:
+        self._may_get_own = self.symbolic and isinstance(self.library, Bound)
+
     @property
     def own(self) -> Library:
         """The library with a memory plan for these shapes alone."""
@@ -42,7 +45,7 @@ class Specialised:
     def run(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
         if self.constant:
             feeds = {name: array for name, array in feeds.items() if name not in self.constant}
-        if not self.symbolic:
+        if not self._may_get_own:
             return self.library.call(feeds, how)
         start = time.perf_counter()
         results = self.library.call(feeds, how)
@@ -55,7 +58,7 @@ class Specialised:
         true once."""
         with self._counting:
             enough = self._runs >= FEWEST_RUNS and self._seconds >= seconds if runs is None else self._runs == runs
-            found = self.symbolic and enough
+            found = self._may_get_own and enough
             if found:
                 self._seconds = float("-inf")
             return found
