@@ -39,6 +39,7 @@ from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.types import TensorType
 from minitvm.passes.manager import PassContext
 from minitvm.runtime.bind import DoesNotFit
+from minitvm.runtime.bound import Bound
 from minitvm.runtime.devices import cpu
 from minitvm.runtime.library import Library
 from minitvm.runtime.specialised import Specialised
@@ -453,7 +454,7 @@ def test_mistakes_beside_the_runs_are_seen(mistake: Exception, monkeypatch: pyte
 
 
 def test_runs_pay_for_kernels_of_their_own_before_they_get_them() -> None:
-    class Slow(Library):
+    class Slow(Bound):
         def __init__(self) -> None:
             pass
 

@@ -269,7 +269,7 @@ def _int_pow(w: Writer, a: Val, b: Val) -> Val:
     """By squaring."""
     kind, symbol = type_text(a.dtype), f"@minitvm.pow.{a.dtype}"
     w.declare(symbol, _POW.format(t=kind, name=symbol[1:]))
-    return per_lane(w, [a, b], lambda x, y: Val(w.pure(f"call {flags}{kind} {symbol}({typed(x)}, {typed(y)})"), a.dtype))
+    return per_lane(w, [a, b], lambda x, y: Val(w.pure(f"call {kind} {symbol}({typed(x)}, {typed(y)})"), a.dtype))
 
 
 def per_lane(w: Writer, args: list[Val], function: Callable[..., Val]) -> Val:
@@ -343,7 +343,7 @@ def _library(w: Writer, name: str, value: Val) -> Val:
     kind = type_text(value.dtype)
     symbol = f"@{name}f" if value.dtype == "float32" else f"@{name}"
     w.declare(symbol, f"declare {kind} {symbol}({kind}) nounwind memory(none)")
-    return per_lane(w, [value], lambda x: Val(w.pure(f"call {flags}{kind} {symbol}({typed(x)})"), x.dtype))
+    return per_lane(w, [value], lambda x: Val(w.pure(f"call {kind} {symbol}({typed(x)})"), x.dtype))
 
 
 def _not(w: Writer, value: Val) -> Val:
