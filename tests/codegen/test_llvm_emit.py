@@ -23,6 +23,7 @@ from minitvm.ir.loop import (
     Prefetch,
     Stmt,
     const,
+    intrin,
     loop,
     nest,
     select,
@@ -40,6 +41,24 @@ def test_a_prefetch_is_to_the_second_level() -> None:
     body = loop(60, lambda i: seq(Prefetch(x[i + 4]), store(out, (i,), x[i])))
     text = emit(Kernel("k", (x, out), body), MachineModel(32, 16))
     assert "call void @llvm.prefetch.p0(ptr %v" in text and ", i32 0, i32 2, i32 1)" in text
+
+
+def test_what_hardly_ever_holds_leaves_registers_to_the_rest() -> None:
+    x, out = Buffer("x", (16,), "float32"), Buffer("out", (16,), "float32")
+
+    def body(kind: LoopKind) -> Stmt:
+        def element(i: LoopExpr) -> Stmt:
+            rare = intrin("unlikely", x[i] < 0.0)
+            return If(rare, store(out, (i,), -x[i]), store(out, (i,), x[i] + 1.0))
+
+        return loop(16, element, kind)
+
+    a = random_array((16,), "float32")
+    for kind, weighed in ((LoopKind.SERIAL, ["!5", "!6"]), (VECTORIZED, [])):
+        kernel = Kernel("k", (x, out), body(kind))
+        assert re.findall(r"br i1 .*!prof (!\d)", emit(kernel, MachineModel(32, 16))) == weighed
+        for found in (run_native(kernel, a), run_kernel(kernel, a)):
+            np.testing.assert_array_equal(found[0], np.where(a < 0, -a, a + 1))
 
 
 def test_vectorized_loop_around_loops_and_a_buffer_per_lane() -> None:

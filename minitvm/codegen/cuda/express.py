@@ -280,6 +280,8 @@ class Writer:
 
     def _intrinsic(self, name: str, args: Sequence[LoopExpr]) -> Piece:
         dtype, first = args[0].dtype, args[0]
+        if name == "unlikely":
+            return self.piece(first)
         if name == "not" and dtype == "bool":
             return f"!{self.operand(first)}", PREFIX
         if name == "not":

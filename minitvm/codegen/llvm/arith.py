@@ -355,6 +355,7 @@ def _not(w: Writer, value: Val) -> Val:
 _SPECIAL: dict[str, Callable[[Writer, Val], Val]] = {
     "neg": lambda w, x: Val(w.pure(f"fneg {typed(x)}"), x.dtype, x.lanes),
     "not": _not,
+    "unlikely": lambda _, x: x,
     "bitcast_int": lambda w, x: _convert(w, "bitcast", x, x.dtype.replace("float", "int")),
     "bitcast_float": lambda w, x: _convert(w, "bitcast", x, x.dtype.replace("int", "float")),
 }

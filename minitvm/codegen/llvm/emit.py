@@ -38,6 +38,7 @@ from minitvm.ir.loop import (
     Const,
     For,
     If,
+    Intrin,
     Kernel,
     Load,
     LoopExpr,
@@ -280,7 +281,8 @@ class _Emitter:
                 for part in stmts:
                     self.stmt(part)
             case If(condition, then, orelse):
-                self._if(self._condition(condition), then, orelse)
+                rare = True if isinstance(condition, Intrin) and condition.name == "unlikely" else None
+                self._if(self._condition(condition), then, orelse, rare)
             case Alloc(buffer, body):
                 self._place(buffer)
                 self.stmt(body)
@@ -305,9 +307,9 @@ class _Emitter:
         with self.c.frame:
             return express.register(self.c, condition)
 
-    def _if(self, condition: Val, then: Stmt, orelse: Stmt | None) -> None:
+    def _if(self, condition: Val, then: Stmt, orelse: Stmt | None, rare: bool | None) -> None:
         if not condition.lanes:
-            self._branch(condition, then, orelse, self.stmt)
+            self._branch(condition, then, orelse, self.stmt, rare)
             return
         with express.masked(self.c, condition):
             self.stmt(then)
@@ -315,16 +317,16 @@ class _Emitter:
             with express.masked(self.c, express.negate(self.c, condition)):
                 self.stmt(orelse)
 
-    def _branch(self, condition: Val, then: Stmt, orelse: Stmt | None, run: Run) -> None:
+    def _branch(self, condition: Val, then: Stmt, orelse: Stmt | None, run: Run, rare: bool | None = None) -> None:
         if condition.text in ("true", "false"):
             chosen = then if condition.text == "true" else orelse
             if chosen is not None:
                 run(chosen)
             return
-        with self.c.when(condition.text):
+        with self.c.when(condition.text, rare):
             run(then)
         if orelse is not None:
-            with self.c.when(express.negate(self.c, condition).text):
+            with self.c.when(express.negate(self.c, condition).text, None if rare is None else not rare):
                 run(orelse)
 
     # --- loops ------------------------------------------------------------------------------------------------

@@ -68,6 +68,8 @@ def power_of_two(count: int) -> int:
 Lines: TypeAlias = "list[str | Lines]"
 """Text in the order of execution; what stands before a loop grows while the loop is written."""
 
+_ODDS = {True: ("!5", "i32 1, i32 4096"), False: ("!6", "i32 4096, i32 1")}
+"""Of a branch that is taken hardly ever or nearly always: a metadata node apart from those of listings, its weights."""
 _REGISTER = re.compile(r"%[inv]\d+")
 
 
@@ -168,8 +170,14 @@ class Writer:
     def jump(self, label: str) -> None:
         self.do(f"br label %{label}")
 
-    def branch(self, condition: str, then: str, orelse: str) -> None:
-        self.do(f"br i1 {condition}, label %{then}, label %{orelse}")
+    def branch(self, condition: str, then: str, orelse: str, rare: bool | None = None) -> None:
+        """``rare``: whether to ``then`` hardly ever or nearly always, so that LLVM keeps registers for what is run."""
+        weighed = ""
+        if rare is not None:
+            node, odds = _ODDS[rare]
+            self.declare(node, f'{node} = !{{!"branch_weights", {odds}}}')
+            weighed = f", !prof {node}"
+        self.do(f"br i1 {condition}, label %{then}, label %{orelse}{weighed}")
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -202,10 +210,10 @@ class Writer:
         self._guard, self.block = saved.guard, saved.block
 
     @contextmanager
-    def when(self, condition: str) -> Iterator[None]:
-        """What is written inside runs where the ``i1`` holds."""
+    def when(self, condition: str, rare: bool | None = None) -> Iterator[None]:
+        """What is written inside runs where the ``i1`` holds; ``rare``: whether hardly ever or nearly always."""
         inside, after = self.name("then"), self.name("end")
-        self.branch(condition, inside, after)
+        self.branch(condition, inside, after, rare)
         self.label(inside)
         with self.scope():
             yield
@@ -341,9 +349,9 @@ class Context:
                 self.frame.block = outer
 
     @contextmanager
-    def when(self, condition: str) -> Iterator[None]:
-        """What is written inside runs where the ``i1`` holds."""
-        with self.w.when(condition), self.block():
+    def when(self, condition: str, rare: bool | None = None) -> Iterator[None]:
+        """What is written inside runs where the ``i1`` holds; ``rare``: whether hardly ever or nearly always."""
+        with self.w.when(condition, rare), self.block():
             yield
 
     @contextmanager

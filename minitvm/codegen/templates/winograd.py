@@ -236,7 +236,7 @@ class Winograd(Template):
 
         def results(t: LoopExpr) -> Stmt:
             transformed, exact = (self._results(found, t, tile + t, block, group) for found in (sums, None))
-            return If(marks[t], exact, transformed)
+            return If(intrin("unlikely", marks[t]), exact, transformed)
 
         results_of = loop(some.size, results, name="t")
         return Alloc(sums, seq(nest((self.extent, self.extent), product), results_of))

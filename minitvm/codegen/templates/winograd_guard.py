@@ -111,7 +111,7 @@ class Guard:
             in_lanes(self.inner, lambda v: lanes(worst, zero, v)),
             loop(count, of_tile, name="t"),
             halved(worst, (), self.inner, "max"),
-            If(worst[0] <= const(usual, self.dtype), clear, look),
+            If(intrin("unlikely", intrin("not", worst[0] <= const(usual, self.dtype))), look, clear),
         )
         return Alloc(sums, Alloc(worst, steps))
 

@@ -379,6 +379,8 @@ def _proved(condition: LoopExpr, ranges: Facts) -> bool | None:
         case Binary("or", a, b) if condition.dtype == "bool":
             x, y = prove(a, ranges), prove(b, ranges)
             return True if x or y else False if x is False and y is False else None
+        case Intrin("unlikely", (a,)):
+            return prove(a, ranges)
         case Intrin("not", (a,)) if condition.dtype == "bool":
             x = prove(a, ranges)
             return None if x is None else not x

@@ -32,6 +32,7 @@ INTRINSICS: dict[str, int] = {
     "sqrt": 1, "rsqrt": 1, "exp": 1, "log": 1, "log2": 1, "log1p": 1, "expm1": 1, "tanh": 1, "erf": 1, "sigmoid": 1,
     "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1,
     "sinh": 1, "cosh": 1, "asinh": 1, "acosh": 1, "atanh": 1, "isnan": 1, "isinf": 1, "fma": 3,
+    "unlikely": 1,  # of bool: the condition itself, which hardly ever holds
     "ldexp": 2,  # of float32 and int32, of which the second is a power of two: for legalization
     **dict.fromkeys(PARTS, 3),  # of int32: the parts of the first word by those of the second, added to the third
     "bitcast_int": 1, "bitcast_float": 1,  # float32 <-> int32, float64 <-> int64, float16 <-> int16: for legalization
@@ -40,7 +41,7 @@ INTRINSICS: dict[str, int] = {
 
 CHEAP = frozenset(
     ("neg", "abs", "not", "sign", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "isnan", "isinf", "fma")
-    + ("bitcast_int", "bitcast_float", *PARTS)
+    + ("bitcast_int", "bitcast_float", "unlikely", *PARTS)
 )
 """Those that cost about as much as reading their result from memory; the others are computed once if they can be."""
 

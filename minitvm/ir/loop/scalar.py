@@ -185,6 +185,7 @@ INTRIN: dict[str, Callable[..., Array]] = {
     "atanh": np.arctanh,
     "neg": np.negative,
     "not": np.invert,
+    "unlikely": lambda x: x,
     "round": np.rint,
     "rsqrt": lambda x: 1 / np.sqrt(x.astype(np.float32) if x.dtype == np.float16 else x),
     "erf": _erf,
