@@ -65,12 +65,10 @@ def _by_pairs(w: Writer, name: Dot, a: Val, b: Val, total: Val) -> Val:
     down = ["lshr" if is_unsigned(part) else "ashr" for part in PARTS[name]]
     even = [plain(w, shift, plain(w, "shl", x, half), half) for x, shift in zip(halves, down, strict=True)]
     odd = [plain(w, shift, x, half) for x, shift in zip(halves, down, strict=True)]
-    for first, second in (even, odd):
-        words = (
-            Val(w.pure(f"bitcast {typed(x)} to {type_text('int32', a.lanes)}"), "int32", a.lanes)
-            for x in (first, second)
-        )
-        total = dot(w, "dot2", *words, total)
+    kind = type_text("int32", a.lanes)
+    for both in (even, odd):
+        first, second = (Val(w.pure(f"bitcast {typed(x)} to {kind}"), "int32", a.lanes) for x in both)
+        total = dot(w, "dot2", first, second, total)
     return total
 
 

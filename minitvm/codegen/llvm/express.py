@@ -102,7 +102,8 @@ def _node(c: Context, node: LoopExpr) -> Value:
         case Intrin(name, args):
             operands = tuple(memory.in_register(c, c.frame.values[a]) for a in args)
             if name in PARTS:
-                return c.symbolic(dots.dot(c.w, name, *operands, dots.is_small(args[0])))
+                first, second, total = operands
+                return c.symbolic(dots.dot(c.w, name, first, second, total, dots.is_small(args[0])))
             return c.symbolic(arith.intrinsic(c.w, name, operands))
     raise CompilerError(f"{type(node).__name__} cannot be emitted", hint="lower reductions to loops first")
 
