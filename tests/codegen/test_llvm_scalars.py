@@ -22,7 +22,9 @@ from minitvm.ir.loop import (
     Cast,
     Dot,
     Kernel,
+    LoopExpr,
     LoopKind,
+    const,
     intrin,
     maximum,
     minimum,
@@ -275,6 +277,27 @@ def test_bytes_in_words_are_multiplied_without_an_instruction_for_it(cpu: str, n
         small = "pmadd" in (text := emit(kernel, machine_model(made))) and "ub" in text
         narrow = lanes in (4, 8, 16) and 4 * lanes <= made.vector_bytes
         assert small == (narrow and cpu in ("haswell", "skylake-avx512") and name == "dot4" and mask > 0)
+
+
+@pytest.mark.parametrize("cpu", ["haswell", "skylake-avx512", ""])
+@pytest.mark.parametrize(
+    ("mask", "other"), [(0x0F0F0F0F, -0x7F7F7F80), (0x03030303, 0x7F7F7F7F), (0x7F7F7F7F, -0x7F7F7F80)]
+)
+def test_many_products_of_small_bytes_in_a_sum_are_exact(mask: int, other: int, cpu: str) -> None:
+    """More of the largest than 16 bits hold."""
+    made = cpu_of(Target.parse(f"llvm -mcpu={cpu}")) if cpu else host()
+    if host().arch != "x86" or host().vector_bytes < made.vector_bytes:
+        pytest.skip("this machine has no such instructions")
+    x, y, z = np.full(8, -1, "int32"), np.full(8, other, "int32"), random_array((8,), "int32", 5)
+
+    def chain(a: LoopExpr, b: LoopExpr, total: LoopExpr) -> LoopExpr:
+        for at in range(50):
+            total = intrin("dot4", Binary("shr", a, const(at % 2, "int32")) & mask, b, total)
+        return total
+
+    expected = z + 50 * (added_up(x & np.int32(mask), y, np.zeros(8, "int32"), *PARTS["dot4"]))
+    found = run_native(elementwise(8, ["int32"] * 3, "int32", chain), x, y, z, cpu=made)[0]
+    np.testing.assert_array_equal(found, expected.astype("int32"))
 
 
 def test_fma_rounds_once_and_bitcasts_keep_bits() -> None:

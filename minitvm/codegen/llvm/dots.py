@@ -21,8 +21,8 @@ _AVX2 = 8
 """Lanes of a machine that has them: one of SSE2 may not."""
 
 
-def dot(w: Writer, name: Dot, a: Val, b: Val, total: Val, is_small: bool = False) -> Val:
-    """``is_small``: the first word's bytes are known to be below 128."""
+def dot(w: Writer, name: Dot, a: Val, b: Val, total: Val, most: int = 255) -> Val:
+    """``most``: the largest byte, as an unsigned number, that the first word may have."""
     a, b, total = aligned(w, a, b, total)
     if a.lanes <= w.dot_lanes.get(name, 0):
         for (arch, function), symbols in _DOTS.items():
@@ -31,19 +31,17 @@ def dot(w: Writer, name: Dot, a: Val, b: Val, total: Val, is_small: bool = False
     if "neon" in w.dot_lanes and a.lanes == 4 and name in _LONG:
         return _long_dot(w, *_LONG[name], a, b, total)
     if "x86" in w.dot_lanes and a.lanes in _OF_SMALL and a.lanes <= (pairs := w.dot_lanes.get("dot2", 0)):
-        if is_small and name == "dot4" and pairs >= _AVX2:
-            return _by_small(w, a, b, total)
+        if most < 128 and name == "dot4" and pairs >= _AVX2:
+            return _by_small(w, a, b, total, most)
         return _by_pairs(w, name, a, b, total)
     return _part_by_part(w, name, a, b, total)
 
 
-def is_small(word: LoopExpr) -> bool:
-    """Whether a mask keeps all bytes of a word below 128."""
-    return (
-        isinstance(word, Binary)
-        and word.op == "and"
-        and any(isinstance(mask, Const) and mask.value & 0x80808080 == 0 for mask in (word.lhs, word.rhs))
-    )
+def most_of(word: LoopExpr) -> int:
+    """The largest byte, as an unsigned number, that a mask leaves in a word."""
+    if not isinstance(word, Binary) or word.op != "and" or not isinstance(word.rhs, Const):
+        return 255
+    return max((word.rhs.value & 0xFFFFFFFF).to_bytes(4, "little"))
 
 
 def _part_by_part(w: Writer, name: Dot, a: Val, b: Val, total: Val) -> Val:
@@ -72,15 +70,21 @@ def _by_pairs(w: Writer, name: Dot, a: Val, b: Val, total: Val) -> Val:
     return total
 
 
-def _by_small(w: Writer, a: Val, b: Val, total: Val) -> Val:
-    """Sums of two products, which 16 bits hold, as pairs by pairs of ones."""
+def _by_small(w: Writer, a: Val, b: Val, total: Val, most: int) -> Val:
+    """Sums of two products, which 16 bits hold, as pairs by pairs of ones; those of a sum that is one of these already
+    are added to them first, as long as 16 bits hold all."""
     symbol, lanes = f"@llvm.x86.{_OF_SMALL[a.lanes]}", a.lanes
     parts, halves = f"<{4 * lanes} x i8>", f"<{2 * lanes} x i16>"
     w.declare(symbol, f"declare {halves} {symbol}({parts}, {parts})")
     operands = ", ".join(f"{parts} {w.pure(f'bitcast {typed(x)} to {parts}')}" for x in (a, b))
-    found = w.pure(f"call {halves} {symbol}({operands})")
+    found, largest = w.pure(f"call {halves} {symbol}({operands})"), 2 * 128 * most
+    before = w.small_sums.get(total.text)
+    if before is not None and before[1] + largest < 1 << 15:
+        found, largest, total = w.pure(f"add {halves} {before[0]}, {found}"), before[1] + largest, before[2]
     word = Val(w.pure(f"bitcast {halves} {found} to {type_text('int32', lanes)}"), "int32", lanes)
-    return dot(w, "dot2", word, literal(0x00010001, "int32", lanes), total)
+    result = dot(w, "dot2", word, literal(0x00010001, "int32", lanes), total)
+    w.small_sums[result.text] = found, largest, total
+    return result
 
 
 _LONG: dict[str, tuple[str, str]] = {"sdot4": ("smull", "saddlp"), "udot4": ("umull", "uaddlp")}

@@ -103,7 +103,7 @@ def _node(c: Context, node: LoopExpr) -> Value:
             operands = tuple(memory.in_register(c, c.frame.values[a]) for a in args)
             if name in PARTS:
                 first, second, total = operands
-                return c.symbolic(dots.dot(c.w, name, first, second, total, dots.is_small(args[0])))
+                return c.symbolic(dots.dot(c.w, name, first, second, total, dots.most_of(args[0])))
             return c.symbolic(arith.intrinsic(c.w, name, operands))
     raise CompilerError(f"{type(node).__name__} cannot be emitted", hint="lower reductions to loops first")
 

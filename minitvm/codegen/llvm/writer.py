@@ -98,6 +98,8 @@ class Writer:
     declarations: dict[str, str] = field(default_factory=dict)
     dot_lanes: Mapping[str, int] = field(default_factory=dict)
     """By the machine's features, most lanes in which the machine multiplies parts of words and adds them up at once."""
+    small_sums: dict[str, tuple[str, int, Val]] = field(default_factory=dict)
+    """Of registers with sums of words: the same in 16 bits, the largest it may be, and what it was added to."""
     block: str = "start"
     note: str = ""
     """A comment behind every instruction that is written from now on: what it is for (``origins.py``)."""

@@ -18,19 +18,20 @@ from minitvm.codegen.templates.tile import (
     Run,
     block_runs,
     bound,
+    divisor_at_most,
     each,
-    in_steps,
     runs,
     store_at,
     unrolled,
 )
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Binary, Buffer, Load, LoopExpr, Stmt, Store, const, intrin, loop, seq
+from minitvm.ir.loop import Binary, Buffer, Load, LoopExpr, LoopKind, Stmt, Store, const, intrin, loop, seq
 from minitvm.ir.ops.qnn_blocks import PANEL
 from minitvm.ir.ops.qnn_blocks import DenseBlocks as Op
 
 _MOST_ROWS, _MOST_VECTORS = 8, 4
 _UNPACKING = 1.5  # multiply-adds that a vector of bytes takes the time of
+_AT_ONCE = 4  # words of weights in an expression, so that sums of theirs may stay in 16 bits
 _OF_A_BLOCK = 4  # that the scales of a vector of sums do
 
 
@@ -158,7 +159,12 @@ class _Tile:
         return with_memory([self.sums, self.dots], seq(zero, loop(blocks, self._block, name="k"), *self._results()))
 
     def _each(self, body: Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt]) -> Stmt:
-        return each(range(self.size), range(self.vectors), self.layer.lanes, body)
+        def lanes(v: LoopExpr, t: LoopExpr) -> Stmt:
+            return loop(self.layer.lanes, lambda lane: body(t, v, lane), LoopKind.VECTORIZED, "lane")
+
+        return unrolled(
+            range(self.vectors), lambda v: unrolled(range(self.size), lambda t: lanes(v, t), "row"), "vector"
+        )
 
     def _at(self, panels: Buffer, place: LoopExpr, v: LoopExpr, lane: LoopExpr) -> LoopExpr:
         """What panels hold for a lane of vector ``v``."""
@@ -168,16 +174,23 @@ class _Tile:
     def _block(self, block: LoopExpr) -> Stmt:
         (data, scale, total, weight, factor, zero), dots, sums = self.layer.problem.inputs, self.dots, self.sums
         op, name = self.layer.op, "sdot4" if self.layer.is_signed else "dot4"
+        at_once = divisor_at_most(op.words, _AT_ONCE)
 
         def begin(t: LoopExpr, v: LoopExpr, lane: LoopExpr) -> Stmt:
             point = (self._at(zero, block, v, lane) if zero.shape else zero[()]).astype("int32")
             return Store(dots, (t, v, lane), (self.layer.shift - point) * total[self.row + t, block])
 
-        def part(word: LoopExpr, at: LoopExpr) -> Stmt:
+        def words(q: LoopExpr) -> Stmt:
+            """Of all rows and vectors, some words in one expression."""
+
             def add(t: LoopExpr, v: LoopExpr, lane: LoopExpr) -> Stmt:
-                number = self.layer.number(self._at(weight, word, v, lane), at)
-                other = data[self.row + t, word * op.per_word + at]
-                return Store(dots, (t, v, lane), intrin(name, number, other, dots[t, v, lane]))
+                found = dots[t, v, lane]
+                for u in range(at_once):
+                    place = block * op.words + q * at_once + u
+                    for at in range(op.per_word):
+                        number = self.layer.number(self._at(weight, place, v, lane), at)
+                        found = intrin(name, number, data[self.row + t, place * op.per_word + at], found)
+                return Store(dots, (t, v, lane), found)
 
             return self._each(add)
 
@@ -186,10 +199,7 @@ class _Tile:
             found = intrin("fma", dots[t, v, lane].astype("float32"), of_both, sums[t, v, lane])
             return Store(sums, (t, v, lane), found)
 
-        def words(q: LoopExpr) -> Stmt:
-            return unrolled(range(op.per_word), lambda at: part(block * op.words + q, at), "part")
-
-        return seq(self._each(begin), in_steps(op.words, 1, words), self._each(scaled))
+        return seq(self._each(begin), loop(op.words // at_once, words, name="word"), self._each(scaled))
 
     def _results(self) -> list[Stmt]:
         """Of all units; the last panel may be partly filled."""
