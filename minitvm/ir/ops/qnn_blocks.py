@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache, reduce
 
 import numpy as np
 
-from minitvm.ir.dims import ceil_divide, differ
+from minitvm.ir.dims import Dim, ceil_divide, differ
 from minitvm.ir.loop import (
     Alloc,
     Binary,
@@ -86,17 +87,17 @@ class QuantizeBlocks(Op, name="qnn.quantize_blocks", fusion=Fusion.OPAQUE, outpu
         def magnitude(i: LoopExpr, c: LoopExpr) -> LoopExpr:
             return _abs(self.at(data, i, c))
 
-        scales = compute(
+        scales = _kept(
             (rows, blocks),
             lambda i, b: max_over(self.block, lambda r: magnitude(i, b * self.block + r)) / float(LARGEST),
         )
-        numbers = compute(
+        numbers = _kept(
             (rows, blocks * self.block), lambda i, c: self.number(self.at(data, i, c), scales[i, c // self.block])
         )
         sums = compute(
             (rows, blocks), lambda i, b: sum_over(self.block, lambda r: numbers[i, b * self.block + r].astype("int32"))
         )
-        return numbers, scales, sums
+        return compute(numbers.shape, lambda *i: numbers[i]), compute(scales.shape, lambda *i: scales[i]), sums
 
     def at(self, data: Buffer, i: LoopExpr, c: LoopExpr) -> LoopExpr:
         """An element in single precision; zero behind the last one."""
@@ -109,6 +110,11 @@ class QuantizeBlocks(Op, name="qnn.quantize_blocks", fusion=Fusion.OPAQUE, outpu
         steps = minimum(maximum(intrin("round", element / scale), -float(LARGEST)), float(LARGEST))
         is_sound = Binary("and", scale > 0.0, scale < float("inf"))
         return select(is_sound, steps, 0.0).astype("int8")
+
+
+def _kept(shape: Sequence[Dim], element: Callable[..., LoopExpr]) -> Stage:
+    """A stage that has memory of its own: it is read by more than one result."""
+    return replace(compute(shape, element), kept=True)
 
 
 def _abs(value: LoopExpr) -> LoopExpr:
