@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import graphlib
 import importlib
 import inspect
@@ -44,9 +45,18 @@ DESIGN = ROOT.parent / "docs" / "design.md"
 READING = ROOT.parent / "docs" / "reading.md"
 
 
-def imports(path: pathlib.Path) -> Iterator[tuple[str, bool]]:
+@functools.cache
+def tree_of(path: pathlib.Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def imports(path: pathlib.Path) -> tuple[tuple[str, bool], ...]:
     """Imported module names, and whether the import is inside a function or under ``TYPE_CHECKING``."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    return tuple(_imports(tree_of(path)))
+
+
+def _imports(tree: ast.Module) -> Iterator[tuple[str, bool]]:
     late = {
         child
         for node in ast.walk(tree)
@@ -113,7 +123,7 @@ def modules() -> dict[str, pathlib.Path]:
 
 def all_imports(path: pathlib.Path) -> Iterator[str]:
     """Module names that a file imports: late ones and those for types only too."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 

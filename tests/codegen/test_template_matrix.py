@@ -327,7 +327,7 @@ def tiles_of(template: Template, choice: Choice) -> int:
 @pytest.mark.parametrize("subject", SUBJECTS, ids=str)
 def test_around_the_edges_of_tiles(subject: Subject) -> None:
     rng = np.random.default_rng(1)
-    for drawn in sampled(subject, 25):
+    for drawn in sampled(subject, 15):
         template = drawn.template
         others = rng.integers(len(template.candidates), size=1)
         for number in {0, *map(int, others)}:
@@ -444,9 +444,7 @@ def test_tiles_fetch_all_of_the_next_panels_that_come_from_afar(rows: int, depth
     assert not panels(1 << 20, rows).any() and not panels(1024, 6).any()
 
 
-@pytest.mark.parametrize(
-    ("rows", "columns", "threads"), [(3, 33, 1), (17, 33, 1), (29, 40, 1), (14, 34, 2), (4, 35, 3)]
-)
+@pytest.mark.parametrize(("rows", "columns", "threads"), [(3, 33, 1), (17, 33, 1), (14, 34, 2), (4, 35, 3)])
 def test_winograds_tiles_fetch_all_of_the_next_weights(rows: int, columns: int, threads: int) -> None:
     """That come from afar, but those of the very first place; 2 channels of 8 lanes are a line, and 4 a turn."""
 
