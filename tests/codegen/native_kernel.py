@@ -6,7 +6,7 @@ import ctypes
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 
 import numpy as np
 
@@ -42,6 +42,12 @@ def _sharing(cpu: Cpu) -> bytes:
     return compile_object(text, cpu)
 
 
+@lru_cache(16)
+def _linked(text: str, name: str, cpu: Cpu) -> NativeCode:
+    """Linked once for all numbers of threads that a kernel is run on."""
+    return NativeCode([compile_object(text, cpu), _sharing(cpu)], [name])
+
+
 def run_native(
     kernel: Kernel, *arrays: np.ndarray, threads: int = 1, machine: MachineModel | None = None, cpu: Cpu | None = None
 ) -> tuple[np.ndarray, ...]:
@@ -51,7 +57,7 @@ def run_native(
     cpu = cpu or host()
     here = machine_model(cpu)
     machine = replace(machine or here, features=here.features)
-    code = NativeCode([compile_object(emit(kernel, machine), cpu), _sharing(cpu)], [kernel.name])
+    code = _linked(emit(kernel, machine), kernel.name, cpu)
     kinds = [ctypes.c_void_p] * (len(kernel.params) + 1) + [ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p]
     function = code.function(kernel.name, None, *kinds)
     given = [np.asarray(a, b.dtype).reshape(b.shape) for a, b in zip(arrays, kernel.inputs, strict=True)]
