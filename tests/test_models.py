@@ -27,7 +27,7 @@ def test_outputs_are_onnx_runtimes(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::minitvm.HostCallWarning")
-@pytest.mark.parametrize("name", ["all_minilm_l6_v2_int8w", "mtcnn_pnet", "silero_vad"])
+@pytest.mark.parametrize("name", ["all_minilm_l6_v2_int8w", "silero_vad"])
 def test_outputs_do_not_depend_on_the_number_of_threads(name: str) -> None:
     """Kernels divide loops over results, never a sum; the machine code is the same but for its schedule."""
     given, _ = next(iter(model_zoo.feeds(name)))

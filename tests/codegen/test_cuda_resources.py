@@ -23,8 +23,7 @@ from simulated_gpu.device import simulated_target
 pytestmark = needs_nvrtc
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("model", ["resnet18", "bert_base_4layers_s128"])
+@pytest.mark.parametrize(("model", "arch"), [("resnet18", "sm_80"), ("bert_base_4layers_s128", "sm_90")])
 def test_no_kernel_spills_all_fit_and_an_sm_holds_what_was_predicted(model: str, arch: str) -> None:
     machine = gpu_model(arch)
     with simulated_target():
