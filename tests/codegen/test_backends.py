@@ -18,6 +18,7 @@ import minitvm
 from minitvm import relay
 from minitvm.codegen.backend import BACKENDS, Launches, backend_class, backend_of, register, stages
 from minitvm.codegen.interp.backend import InterpBackend, Interpreter
+from minitvm.codegen.llvm.entry import needed
 from minitvm.codegen.problem import TEMPLATES
 from minitvm.errors import CompilerError, LibraryError
 from minitvm.ir.arrays import aligned_empty
@@ -329,3 +330,16 @@ def test_whole_models_run_bound_to_a_grid(name: str, monkeypatch: pytest.MonkeyP
 
 def test_every_stage_has_the_back_end_that_shows_it() -> None:
     assert stages() == {"llvm": "llvm", "asm": "llvm", "cuda": "cuda"}
+
+
+def test_an_entry_holds_what_is_called_only() -> None:
+    """By itself, by a kernel, or by what is."""
+    calls = {"take": ["pause"], "pause": [], "stay": ["pause"], "from": []}
+    bodies = {
+        name: f"define void @minitvm.{name}() {{\n{''.join(f'  call void @minitvm.{c}()' for c in called)}\n}}\n"
+        for name, called in calls.items()
+    }
+    own = "define void @segment_0() {\n  call void @minitvm.from()\n}\n"
+    text = "".join(bodies.values()) + own
+    assert needed(text, [b"\0minitvm.take\0"]) == bodies["take"] + bodies["pause"] + bodies["from"] + own
+    assert needed(text, []) == bodies["from"] + own

@@ -40,9 +40,16 @@ def with_kernel(library: Library, body: Body, length: int = LENGTH) -> Library:
     return with_object(library, node.func, emit(kernel, machine_model(host())))
 
 
+def entry_of(library: Library) -> str:
+    """With all that a kernel may call."""
+    features = machine_model(cpu_of(Target.parse(library.target))).features
+    return entry_text(library.graph, library.plan, dict.fromkeys(library.plan.workspaces, 0), features)
+
+
 def with_object(library: Library, name: str, llvm_ir: str) -> Library:
     objects = {**library.artifact.objects, name: compile_object(llvm_ir, host())}
-    return Library(dataclasses.replace(library.artifact, objects=objects))
+    entry = compile_object(entry_of(library), host())
+    return Library(dataclasses.replace(library.artifact, objects=objects, entry=entry))
 
 
 def run(library: Library, value: np.ndarray, threads: int = 1) -> np.ndarray:
@@ -147,10 +154,7 @@ def test_writing_into_what_lies_behind_is_named(length: int) -> None:
 def test_a_segment_that_leaves_out_a_kernel_is_named(model: Model) -> None:
     library = model[2]
     last = max(i for i, node in enumerate(library.graph.nodes) if node.is_kernel)
-    features = machine_model(cpu_of(Target.parse(library.target))).features
-    needs = dict.fromkeys(library.plan.workspaces, 0)
-    text = entry_text(library.graph, library.plan, needs, features)
-    head, _, tail = text.partition("define void @segment_0")
+    head, _, tail = entry_of(library).partition("define void @segment_0")
     line = f"  call void @node_{last}(ptr %slots, i64 %thread, i64 %threads, ptr %place)\n"
     assert line in tail
     entry = compile_object(head + "define void @segment_0" + tail.replace(line, ""), host())

@@ -12,7 +12,7 @@ from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.cblas import gemm_text
 from minitvm.codegen.llvm.compile import assembly, caches_of, compile_object, cpu_of, host, machine_model
 from minitvm.codegen.llvm.emit import emit
-from minitvm.codegen.llvm.entry import clocked_text, constant_text, entry_text
+from minitvm.codegen.llvm.entry import clocked_text, constant_text, entry_text, needed
 from minitvm.codegen.llvm.origins import listings
 from minitvm.codegen.llvm.peak import measure, vector_sums
 from minitvm.ir.dims import Dim
@@ -78,6 +78,7 @@ class LlvmBackend(Backend):
 
     def entry(self, artifact: Artifact, workspaces: Mapping[int, Dim], compile: Compile) -> bytes:
         text = entry_text(artifact.graph, artifact.plan, workspaces, self.machine.features)
+        text = needed(text, artifact.objects.values())
         image: bytes = compile(text + constant_text("minitvm.seal", seal(document_of(artifact))))
         return image
 

@@ -9,7 +9,8 @@ A barrier stands before a kernel only where it needs one: it reads what was writ
 written or read, since the last barrier.  Where a run plans the memory, that is what is not alive any more.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -165,6 +166,25 @@ def entry_text(graph: Graph, plan: Plan, workspaces: Mapping[int, Dim], features
         barriers = barriers_before(graph, plan, workspaces, segment.nodes)
         parts.append(_segment_text(segment, barriers, stop_slot(graph)))
     return "\n\n".join(parts) + "\n"
+
+
+_SHARED = re.compile(r"^define [^@\n]*@(minitvm\.\w+)\(.*?^}\n", re.MULTILINE | re.DOTALL)
+_NAME = re.compile(r"@(minitvm\.\w+)")
+
+
+def needed(text: str, images: Collection[bytes]) -> str:
+    """The text of an entry without functions of :data:`SHARING` that neither it nor the kernels' object code calls:
+    LLVM takes longer for all of them than for the kernel of a small model."""
+    bodies = {found[1]: found[0] for found in _SHARED.finditer(text)}
+    waiting = _NAME.findall(_SHARED.sub("", text))
+    waiting += [name for name in bodies if any(name.encode() in image for image in images)]
+    kept: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name not in kept:
+            kept.add(name)
+            waiting += _NAME.findall(bodies.get(name, ""))
+    return _SHARED.sub(lambda found: found[0] if found[1] in kept else "", text)
 
 
 # --- the same, with a clock ---------------------------------------------------------------------------------------
