@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx
@@ -11,6 +11,7 @@ import pytest
 from onnx import helper, numpy_helper
 
 import minitvm
+from minitvm.passes.redundancy import EliminateCommonSubexpr
 
 FORMS = 16
 """Of the suite; ``python tests/frontend/test_onnx_few_bits.py 2000`` draws more."""
@@ -86,8 +87,15 @@ def check(seed: int) -> Form:
     form = Form.drawn(seed)
     model, a = form.model(seed)
     content = model.SerializeToString()
-    expected = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, {"A": a})[0]
-    found = minitvm.InferenceSession(content).run(None, {"A": a})[0]
+    theirs = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    ours = minitvm.InferenceSession(content)
+    for rows in (a, np.concatenate([a, a[::-1] * 3]))[: 1 + form.is_open]:
+        _compare(form, ours.run(None, {"A": rows})[0], theirs.run(None, {"A": rows})[0])
+    assert len(ours.libraries) == 1, form
+    return form
+
+
+def _compare(form: Form, found: np.ndarray, expected: np.ndarray) -> None:
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape), form
     size = np.abs(expected.astype("float64")).max(axis=-1, keepdims=True)
     roundings = (
@@ -96,12 +104,42 @@ def check(seed: int) -> Form:
     allowed = np.broadcast_to(size * roundings + 1e-30, found.shape)
     gap = np.abs(found.astype("float64") - expected.astype("float64"))
     assert (gap <= allowed).all(), f"{form}: {(gap / allowed).max()}"
-    return form
 
 
 @pytest.mark.parametrize("seed", range(FORMS))
 def test_as_onnx_runtime_rounds(seed: int) -> None:
     check(seed)
+
+
+def test_layers_of_one_input_share_its_numbers() -> None:
+    """Quantized once, for two layers."""
+    form = replace(Form.drawn(0), bits=4, block=32, zeros="none", dtype="float32")
+    model, _ = form.model(0)
+    second = helper.make_node("MatMulNBits", [], ["z"])
+    second.CopyFrom(model.graph.node[0])
+    second.input[1], second.output[0] = "others", "z"
+    others = numpy_helper.from_array(255 - numpy_helper.to_array(model.graph.initializer[0]), "others")
+    model.graph.initializer.append(others)
+    result = helper.make_tensor_value_info("z", onnx.TensorProto.FLOAT, None)
+    model.graph.node.append(second)
+    model.graph.output.append(result)
+    module, _ = minitvm.from_onnx(model)
+    text = str(EliminateCommonSubexpr()(module))
+    assert [text.count(f"qnn.{name}_blocks(") for name in ("quantize", "dense")] == [1, 2]
+
+
+def test_weights_that_are_given_at_a_run_are_multiplied_as_floats() -> None:
+    """As ONNX Runtime does."""
+    form = replace(Form.drawn(1), bits=4, block=32, zeros="none", dtype="float32", has_bias=False)
+    model, a = form.model(1)
+    weight = model.graph.initializer[0]
+    given = numpy_helper.to_array(weight)
+    model.graph.initializer.remove(weight)
+    model.graph.input.append(helper.make_tensor_value_info("B", onnx.TensorProto.UINT8, given.shape))
+    content = model.SerializeToString()
+    feeds = {"A": a, "B": given}
+    expected = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"]).run(None, feeds)[0]
+    _compare(form, minitvm.InferenceSession(content).run(None, feeds)[0], expected)
 
 
 if __name__ == "__main__":

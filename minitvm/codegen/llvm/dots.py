@@ -41,7 +41,7 @@ def most_of(word: LoopExpr) -> int:
     """The largest byte, as an unsigned number, that a mask leaves in a word."""
     if not isinstance(word, Binary) or word.op != "and" or not isinstance(word.rhs, Const):
         return 255
-    return max((word.rhs.value & 0xFFFFFFFF).to_bytes(4, "little"))
+    return max((int(word.rhs.value) & 0xFFFFFFFF).to_bytes(4, "little"))
 
 
 def _part_by_part(w: Writer, name: Dot, a: Val, b: Val, total: Val) -> Val:

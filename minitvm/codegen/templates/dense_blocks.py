@@ -74,7 +74,7 @@ class DenseBlocks(Template):
         """What is taken off a weight before it is multiplied."""
         return 128 if self.is_signed and self.op.bits == 8 else 0
 
-    def number(self, word: LoopExpr, at: LoopExpr) -> LoopExpr:
+    def number(self, word: LoopExpr, at: int) -> LoopExpr:
         """Four weights, less :attr:`shift`."""
         found: LoopExpr = self.op.part(word, at)
         return Binary("xor", found, const(-0x7F7F7F80, "int32")) if self.shift else found

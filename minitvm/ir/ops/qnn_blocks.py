@@ -259,8 +259,9 @@ class BlockPanels(Op, name="qnn.block_panels", fusion=Fusion.INJECTIVE):
 
     def infer(self, data: TensorType) -> TensorType:
         packed = self.bits in (2, 4, 8) and data.dtype == "uint8"
-        if data.rank != 2 or not (packed or self.bits == 0):
-            raise self.reject(f"bits={self.bits} of {data}: it takes (units, n), of 2, 4 or 8 bits as uint8")
+        if data.rank != 2 or not (packed or (self.bits == 0 and data.dtype in ("uint8", *_FLOATS))):
+            hint = f"(units, n) of uint8, {' or '.join(_FLOATS)}; of uint8 also with bits=2, 4 or 8"
+            raise self.reject(f"bits={self.bits} of {data} make no panels", hint=hint)
         units, count = data.shape
         if packed and differ(count % BYTES, 0):
             raise self.reject(f"{count} bytes of a unit are no whole words of {BYTES}")
