@@ -26,7 +26,7 @@ from minitvm.target import MachineModel
 
 MACHINES = {"SSE": (16, 16), "AVX2": (32, 16), "AVX-512": (64, 32), "NEON": (16, 32)}
 THREADS = (1, 2, 3, 16, 64)
-SHAPES = 6
+SHAPES = 4
 """Of each layer in each test; every one on two numbers of threads of each machine."""
 
 WORTH_A_THREAD = 200_000
