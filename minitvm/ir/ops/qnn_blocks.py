@@ -122,8 +122,8 @@ def _abs(value: LoopExpr) -> LoopExpr:
 
 
 class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABLE, lowered_by_template=True):
-    """Rows by weights of 2, 4 or 8 ``bits``, both with a scale for each ``block`` numbers: its products are added up in
-    integers, ``(data . weight - zero_point * data_sum) * data_scale * weight_scale`` of all blocks in float32.
+    """Rows by weights of 2, 4 or 8 ``bits``, both with a scale for each ``block`` numbers.  Products of one are added
+    up in integers; ``(data . weight - zero_point * data_sum) * data_scale * weight_scale`` of all blocks in float32.
 
     data: words of ``qnn.quantize_blocks``'s numbers, (m, b * block / 4) int32; data_scale: (m, b) float32; data_sum:
     (m, b) int32; weight: (ceil(units / 16), b * block * bits / 32, 16) int32; weight_scale: (ceil(units / 16), b, 16)
@@ -189,17 +189,16 @@ class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABL
         weight_scale: np.ndarray,
         zero_point: np.ndarray,
     ) -> np.ndarray:
-        rows, blocks = data_scale.shape
+        (rows, blocks), count = data_scale.shape, PANEL * len(weight)
         x = np.ascontiguousarray(data).view("int8").reshape(rows, blocks, self.block).astype("float64")
-        w = _codes_of(weight, self.bits).reshape(PANEL * len(weight), blocks, self.block).astype("float64")
-        scale, zero = (
-            p.transpose(1, 0, 2).reshape(blocks, PANEL * len(weight)) if p.ndim else p
-            for p in (weight_scale.astype("float64"), zero_point)
-        )
-        dots = np.matmul(x.transpose(1, 0, 2), w.transpose(1, 2, 0))  # (blocks, rows, units)
-        exact = dots - data_sum.T[..., None] * (zero[:, None] if zero.ndim else zero).astype("float64")
+        codes = _codes_of(weight, self.bits).reshape(count, blocks, self.block)
+        total = np.zeros((rows, count))
         with np.errstate(all="ignore"):
-            total = (exact * data_scale.T[..., None].astype("float64") * scale[:, None]).sum(axis=0)
+            for b in range(blocks):
+                zero, scale = (p[:, b].ravel() if p.ndim else p for p in (zero_point, weight_scale))
+                dots = x[:, b] @ codes[:, b].T.astype("float64")
+                exact = dots - np.multiply.outer(data_sum[:, b], np.broadcast_to(zero, count).astype("float64"))
+                total += exact * np.multiply.outer(data_scale[:, b].astype("float64"), scale.astype("float64"))
             return np.asarray(total[:, : self.units].astype("float32").astype(weight_scale.dtype))
 
     def statements(
