@@ -29,8 +29,6 @@ def _other(t: Try) -> str:
     given, shapes = t.attributes, [a if a is None else a.shape for a in t.inputs]
     if t.op == "FusedMatMul" and given.get("transA") and len(shapes[1] or ()) == 1 and len(shapes[0] or ()) > 1:
         return "a transposed matrix times a vector is read without transposing"
-    if t.op == "GridSample" and (given.get("mode"), given.get("padding_mode")) == ("bicubic", "border"):
-        return "bicubic at the border: as ONNX has it, places move to the border first"
     if t.op == "MatMulNBits" and len(t.inputs) > 4 and t.inputs[4] is not None:
         zeros = t.inputs[3]
         if given["bits"] == 2 or (zeros is not None and zeros.dtype == np.uint8):

@@ -57,6 +57,8 @@ class GridSample(Op, name="image.grid_sample", fusion=Fusion.OUT_ELEMWISE_FUSABL
     A place names the last dimension first.  -1 and 1 are the ends of data: the outer edges of its first and last
     elements, with ``align_corners`` their centres; with ``pixels`` a place counts elements instead.  Beyond the ends
     are zeros, the nearest elements, or data again, reflected, as ``padding_mode`` says; between elements ``method``.
+    What a cubic kernel reads beyond the border is the border, as PyTorch and ONNX Runtime have it; ONNX's reference
+    moves the place itself there first.
     """
 
     method: Annotated[str, tuple(_TAPS)] = "linear"
@@ -102,7 +104,9 @@ class GridSample(Op, name="image.grid_sample", fusion=Fusion.OUT_ELEMWISE_FUSABL
             x = (places + one) / 2 * (extent - 1) if self.align_corners else ((places + one) * extent - one) / 2
         x = np.rint(x) if self.method == "nearest" else x
         low, high = self._ends(extent)
-        if self.padding_mode == "border":
+        if self.padding_mode == "border" and self.method == "cubic":
+            x = np.clip(x, -2, extent + 1)
+        elif self.padding_mode == "border":
             x = np.where((x < low) | (x > high), np.clip(x, 0, extent - 1), x)
         elif self.padding_mode == "reflection":
             x = _reflected(x, low, high)
@@ -156,6 +160,8 @@ class GridSample(Op, name="image.grid_sample", fusion=Fusion.OUT_ELEMWISE_FUSABL
             x = (x + 1.0) * 0.5 * (size - 1.0) if self.align_corners else ((x + 1.0) * size - 1.0) * 0.5
         x = intrin("round", x) if self.method == "nearest" else x
         low, high = self._ends(size)
+        if self.padding_mode == "border" and self.method == "cubic":
+            return minimum(maximum(x, -2.0), size + 1.0)
         if self.padding_mode == "border":
             return select((x < low) | (high < x), minimum(maximum(x, 0.0), size - 1.0), x)
         return _mirrored(x, low, high) if self.padding_mode == "reflection" else x
