@@ -13,7 +13,7 @@ from minitvm.codegen.batch import batch_of
 from minitvm.codegen.long_sums import in_blocks
 from minitvm.codegen.loops import nested, redirect, redirect_loads, with_memory
 from minitvm.codegen.overrides import Override
-from minitvm.codegen.problem import TEMPLATES, Problem, Statements, Template, wish_for
+from minitvm.codegen.problem import TEMPLATES, Problem, Template, wish_for
 from minitvm.codegen.records import trying
 from minitvm.codegen.rows import Nest, at_root, nests_of
 from minitvm.codegen.stages import Group, Inliner, Output, compose, flatten, outputs_of, stage_order
@@ -216,7 +216,7 @@ def _lower_with(
     def nest(out: Output) -> Stmt:
         return nests_of(kind).one(out, machine)
 
-    if maker is Statements:
+    if maker.refers_to_results:
         body = _in_order(body, problem.outputs, outputs, nest)
     elif _fits_epilogue(outputs, problem.outputs):
         body = fuse_epilogue(body, problem.outputs, outputs)
@@ -243,7 +243,7 @@ def _kernel(template: Template, wish: Override | None) -> Kernel | Declined:
 
 
 def _in_order(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], nest: Nest) -> Stmt:
-    """Statements, which may read what they wrote, on the group's results; what is none of them is memory."""
+    """Loops that name the results as more than where they store, on the group's; what is none of them is memory."""
     if not all(isinstance(o.value, Load) and _at_own_index(o.value, o.axes) for o in outputs):
         return _cut(body, results, outputs, nest)
     targets = {o.value.buffer: o.buffer for o in outputs if isinstance(o.value, Load)}

@@ -128,6 +128,8 @@ class Template(ABC):
 
     symbolic: ClassVar[bool] = False
     """Whether its loops may run as far as a symbol says."""
+    refers_to_results: ClassVar[bool] = False
+    """Whether its loops read results or ask where these lie, so that nothing can follow in them."""
 
     op: Any
     """The problem's; a subclass for one operator says of which class it is."""
@@ -227,6 +229,7 @@ class Statements(Template):
 
     exactness = Exactness.EXACT
     symbolic = True
+    refers_to_results = True
 
     def refusal(self) -> Declined | None:
         return None

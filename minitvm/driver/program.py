@@ -228,8 +228,10 @@ def _inputs(group: Function) -> list[TensorType]:
 
 def group_metadata(group: Function, machine: MachineModel, cycles: float) -> dict[str, Any]:
     """The kernel's signature: types of its ``inputs`` and ``results``.  And ``flops``, ``bytes``, ``cycles`` as in
-    :class:`Cost`, ``seconds`` on one thread, ``dtype`` of the first result, ``ops``, ``spans``."""
+    :class:`Cost`, ``seconds`` on one thread, ``dtype`` of the first result, ``ops``, ``spans``;
+    ``in_place`` as :attr:`Op.in_place` where it may be."""
     inside, results, cost = calls(group.body), tensor_fields(group.ret_type), group_cost(group, machine, cycles)
+    changed = inside[0].op.in_place if len(inside) == 1 and isinstance(inside[0].op, Op) else None
     return {
         "inputs": [str(t) for t in _inputs(group)],
         "results": [str(t) for t in results],
@@ -240,6 +242,7 @@ def group_metadata(group: Function, machine: MachineModel, cycles: float) -> dic
         "dtype": results[0].dtype if results else "",
         "ops": [c.op.name for c in inside if isinstance(c.op, Op)],
         "spans": list(dict.fromkeys(s for c in inside for s in c.span) or group.span),
+        **({} if changed is None else {"in_place": changed}),
     }
 
 

@@ -106,6 +106,8 @@ class Op(_Frozen):
     takes_stored: ClassVar[bool | None] = None
     """True where elements are moved or converted, so that dtypes that are only stored (``ir.dtypes.STORED``) will do;
     ``None``: for injective operators."""
+    in_place: ClassVar[int | None] = None
+    """The argument whose memory may be the result's, all of which is right then but what the operator changes."""
     exact: ClassVar[bool | None] = None
     """True where IEEE 754 has one right result for each element (one operation, a choice, a comparison), so that nobody
     computes it otherwise; ``None``: where elements only move."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from minitvm.runtime.places import Place, readers
 
 if TYPE_CHECKING:
     from minitvm.runtime.instance import Instance
+
+Key = TypeVar("Key", bound=Hashable)
 
 WORTH_BINDING = 16 * 1024
 """Bytes.  Less is copied sooner than its address is found."""
@@ -101,7 +103,22 @@ class DirectCall:
         """By owner, the first position that has its memory."""
         self._results = {owner: Recycled(self._types[at].nbytes) for owner, (at, _) in self._made_as.items()}
         self._readers = {owner: of_owner[owner] for owner in self._results}
+        self._changed = dict(self._changed_in_place())
+        """By owner of a result, the input whose memory it may have."""
         self._slots = (ctypes.c_void_p * instance.graph.entries).from_address(instance.slots)
+
+    def _changed_in_place(self) -> Iterator[tuple[int, str]]:
+        """Inputs that nobody reads once the kernel has run that changes them, and nobody but it changes."""
+        graph, owner = self.instance.graph, self.instance.owner
+        last = {owner[graph.entry_id(e)]: i for i, node in enumerate(graph.nodes) for e in node.inputs}
+        for i, node in enumerate(graph.nodes):
+            place = self.instance.artifact.metadata[node.func].get("in_place") if node.is_kernel else None
+            if place is not None:
+                read = [owner[graph.entry_id(e)] for e in node.inputs]
+                name, result = self._passed_on.get(read[place]), owner[graph.entry_id((i, 0))]
+                alone = last[read[place]] == i and read.count(read[place]) == 1 and read[place] not in self._owners
+                if name is not None and alone and result in self._made_as:
+                    yield result, name
 
     def _is_bound(self, entry: int) -> bool:
         """Whether kernels find an input or result at an address that each run says."""
@@ -136,15 +153,19 @@ class DirectCall:
         return self.instance.artifact.output_names[position]
 
     def _placed(self, feeds: Mapping[str, np.ndarray], into: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """By owner, the arrays of ``into`` that kernels can write to: nothing else of the run is in their memory."""
-        others = [*feeds.values(), *into.values()]
+        """By owner, the arrays of ``into`` that kernels can write to: nothing else of the run is in their memory but the
+        input that is changed there."""
+        spans: dict[str | int, Span] = {position: span_of(array) for position, array in into.items()}
+        spans |= {name: span_of(feeds[name]) for name in self._inputs if name in feeds and is_readable(feeds[name])}
+        met = meetings(spans)
         found = {}
         for position, array in into.items():
             owner = self._owners[position]
-            apart = sum(np.may_share_memory(array, other) for other in others if isinstance(other, np.ndarray)) == 1
-            if owner in self._results and self._made_as[owner][0] == position and apart and is_writable(array):
-                self._point(self._readers[owner], address_of(array))
-                found[owner] = array
+            if owner in self._results and self._made_as[owner][0] == position and is_writable(array):
+                changed = self._changed.get(owner, "")
+                if not met[position] or (met[position] == {changed} and spans[changed] == spans[position]):
+                    self._point(self._readers[owner], address_of(array))
+                    found[owner] = array
         return found
 
     def _taken(self, name: str, value: Any) -> Any:
@@ -215,6 +236,32 @@ def is_readable(array: np.ndarray) -> bool:
     """Whether a kernel can read it where it is: row-major, elements on their boundaries, bytes in the CPU's order."""
     flags = array.flags
     return bool(flags.c_contiguous and flags.aligned and array.dtype.isnative)
+
+
+Span: TypeAlias = tuple[int, int]
+"""The addresses of an array's first byte and of the one after its last."""
+
+
+def span_of(array: np.ndarray) -> Span:
+    first = last = address_of(array)
+    for extent, stride in zip(array.shape, array.strides, strict=True):
+        way = (extent - 1) * stride
+        first, last = first + min(way, 0), last + max(way, 0)
+    return (first, last + array.itemsize) if array.size else (first, first)
+
+
+def meetings(spans: Mapping[Key, Span]) -> dict[Key, set[Key]]:
+    """What of the others each has bytes in common with."""
+    found: dict[Key, set[Key]] = {key: set() for key in spans}
+    before: list[Key] = []
+    for key in sorted(spans, key=spans.__getitem__):
+        before = [other for other in before if spans[other][1] > spans[key][0]]
+        for other in before:
+            if spans[key][0] < spans[key][1]:
+                found[key].add(other)
+                found[other].add(key)
+        before.append(key)
+    return found
 
 
 def is_writable(array: np.ndarray) -> bool:

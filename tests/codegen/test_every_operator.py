@@ -53,6 +53,7 @@ DECLINES = {
     r"registers hold sums of floats; here .*int.*": "sums of integers have compute rules only",
     r"registers hold sums of floats; here bool": "not a number",
     r"more than one output channel per input channel": "blocks of filters would not be blocks of channels",
+    r"elements share bytes": "numbers of 2 and 4 bits have a compute rule",
     r"the weight's blocks of \d+ are not whole vectors of \d+": "packed for another machine",
 }
 """Why a template may decline, and why that is right."""

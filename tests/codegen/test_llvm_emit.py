@@ -61,6 +61,16 @@ def test_what_hardly_ever_holds_leaves_registers_to_the_rest() -> None:
             np.testing.assert_array_equal(found[0], np.where(a < 0, -a, a + 1))
 
 
+def test_elements_of_one_address() -> None:
+    x, out = Buffer("x", (8,), "float32"), Buffer("out", (8,), "float32")
+    told = [intrin("same_memory", x[2], x[2]), intrin("same_memory", x[2], out[2])]
+    body = seq(*(store(out, (i,), select(same, const(1, "float32"), x[0])) for i, same in enumerate(told)))
+    kernel = Kernel("k", (x, out), seq(body, loop(6, lambda i: store(out, (i + 2,), x[i]))))
+    a = random_array((8,), "float32")
+    for found in (run_native(kernel, a), run_kernel(kernel, a)):
+        assert found[0].tolist() == [1.0, a[0], *a[:6]]
+
+
 def test_vectorized_loop_around_loops_and_a_buffer_per_lane() -> None:
     """A reduction in every lane, into a buffer that each lane has for itself."""
     x, out = Buffer("x", (7, 20), "float32"), Buffer("out", (20,), "float32")

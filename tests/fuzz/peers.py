@@ -105,4 +105,5 @@ _PEERS: dict[str, Callable[[Question, onnx.ModelProto, Arrays], Any]] = {
     "own of minitvm, wide scores": lambda q, model, feeds: own(model, feeds, in_float32(model, _by_minitvm)),
     "freedom": lambda q, model, feeds: freedom(model, feeds, narrowly(by_onnxruntime), q.answered),
     "freedom of onnx": lambda q, model, feeds: freedom(model, feeds, narrowly(by_reference), q.answered),
+    "freedom of minitvm": lambda q, model, feeds: freedom(model, feeds, _by_minitvm, q.answered),
 }

@@ -94,7 +94,7 @@ RELAY_PATTERNS = {
     "reverse_sequence nn.batch_flatten reshape_like",
     Fusion.COMM_REDUCE: "sum mean max min prod all any variance argmax argmin",
     Fusion.OUT_ELEMWISE_FUSABLE: "one_hot",
-    Fusion.OPAQUE: "argsort sort topk cumsum scatter_elements scatter_nd shape_of ndarray_size argwhere",
+    Fusion.OPAQUE: "argsort sort topk cumsum scatter_elements scatter_nd tensor_scatter shape_of ndarray_size argwhere",
 }
 
 

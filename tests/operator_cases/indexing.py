@@ -92,6 +92,17 @@ def scatter_nd(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, draw.array(shape, dtype), indices, updates, mode=draw.choice(_REDUCTIONS), accuracy=EXACT)
 
 
+@generator("tensor_scatter")
+def tensor_scatter(name: str, draw: Draw, dtype: str) -> Case:
+    shape, circular = draw.shape(2, 4, 512), draw.choice((False, True))
+    axis = draw.integer(1, len(shape) - 1)
+    length = draw.integer(0, min(shape[axis], 4) if circular else 4)
+    updates = draw.array((*shape[:axis], length, *shape[axis + 1 :]), dtype, special="all")
+    start = draw.array(shape[:1], "int64", -2, shape[axis] + 2)
+    options = {"axis": draw.choice((axis, axis - len(shape))), "circular": circular, "clears": not circular and draw.choice((False, True))}
+    return case(name, draw.array(shape, dtype, special="all"), updates, start, accuracy=BITS, **options)
+
+
 @generator("one_hot")
 def one_hot(name: str, draw: Draw, dtype: str) -> Case:
     shape = draw.shape(0, 3, 256)

@@ -61,6 +61,8 @@ def _operands(c: Context, node: LoopExpr) -> tuple[LoopExpr, ...]:
             return (node.condition,)
         case Load():
             return tuple(c.address(node).terms)
+        case Intrin("same_memory", elements):
+            return tuple(term for e in elements for term in _operands(c, e))
     return expr_children(node)
 
 
@@ -99,6 +101,8 @@ def _node(c: Context, node: LoopExpr) -> Value:
             return c.symbolic(arith.rounded(c.w, memory.in_register(c, c.frame.values[value]), dtype))
         case Cast(value, dtype):
             return _cast(c, c.frame.values[value], dtype)
+        case Intrin("same_memory", (Load() as a, Load() as b)):
+            return c.symbolic(memory.same(c, *((e.buffer, place(c, e)) for e in (a, b))))
         case Intrin(name, args):
             operands = tuple(memory.in_register(c, c.frame.values[a]) for a in args)
             if name in PARTS:

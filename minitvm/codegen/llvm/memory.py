@@ -204,6 +204,12 @@ def load(c: Context, buffer: Buffer, place: Index | Lanes, mask: Val | None) -> 
     return _load_lanes(c, buffer, lane_values(c, flat), mask)
 
 
+def same(c: Context, a: tuple[Buffer, Index | Lanes], b: tuple[Buffer, Index | Lanes]) -> Val:
+    """Whether two elements lie at one address."""
+    first, second = (pointer(c, buffer, place) for buffer, place in (a, b) if isinstance(place, Affine))
+    return Val(c.w.pure(f"icmp eq ptr {first}, {second}"), "bool")
+
+
 def prefetch(c: Context, buffer: Buffer, place: Index | Lanes) -> None:
     """The line of an element to the second-level cache."""
     assert isinstance(place, Affine)

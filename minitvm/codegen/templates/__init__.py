@@ -9,6 +9,7 @@ from minitvm.codegen.templates import (
     recurrent,
     recurrent_quantized,
     running_sum,
+    tensor_scatter,
     winograd,
 )
 
@@ -21,5 +22,6 @@ __all__ = [
     "recurrent",
     "recurrent_quantized",
     "running_sum",
+    "tensor_scatter",
     "winograd",
 ]

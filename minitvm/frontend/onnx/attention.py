@@ -172,7 +172,7 @@ def _into_buffers(node: OnnxNode, query: Expr, key: Expr, value: Expr) -> list[E
     """Keys and values go behind the first ``past_sequence_length`` places of buffers, which are the results."""
     batch, length, total = query.shape[0], query.shape[2], node[6].shape[2]
     before = emit("broadcast_to", reshaped(cast(node[8], "int64"), [1, 1]), shape=(batch, 1))
-    key, value = (_written(node[i], x, before, total, rest=node[i]) for i, x in ((6, key), (7, value)))
+    key, value = (_written(node[i], x, before, total, clears=False) for i, x in ((6, key), (7, value)))
     place = integers(np.arange(total))
     heads = Heads(query, *(_of_beams(node, x, emit("less", place, before)) for x in (key, value)))
     last = reshaped(before, [batch, 1, 1, 1])
@@ -235,10 +235,10 @@ def group_query_attention(node: OnnxNode) -> list[Expr]:
         query, key = (rotated(node, x, places, node[7], node[8], even) for x in (query, key))
     caches = [_Cache.of(node, *each) for each in (("k_quant_type", 12, key), ("v_quant_type", 13, value))]
     held = [
-        _written(node.get(i), cache.stored(x), before, total)
+        _written(node.get(i), cache.stored(x), before, total, clears=True)
         for i, cache, x in zip((3, 4), caches, (key, value), strict=True)
     ]
-    heads = Heads(query, *(cache.read(x) for cache, x in zip(caches, held, strict=True)))
+    heads = Heads(query, *(cache.read(_first(x, total)) for cache, x in zip(caches, held, strict=True)))
     place, own = positions(heads.places), reshaped(own, [batch, 1, length, 1])
     seen = emit("less_equal", place, own) if node.attr("causal", 1) else emit("less", place, total)
     window = node.attr("local_window_size", -1)
@@ -305,21 +305,27 @@ def _grouped(node: OnnxNode) -> list[Expr]:
     return [_apart(p, c) for p, c in zip(parts, (count, shared, shared), strict=True)]
 
 
-def _written(past: Expr | None, x: Expr, before: Expr, total: Dim, rest: Expr | None = None) -> Expr:
+def _written(past: Expr | None, x: Expr, before: Expr, total: Dim, clears: bool) -> Expr:
     """``x`` behind the first ``before`` places of the past of each sequence, in a buffer of its length or of the total
-    length; then the ``rest`` of another or zeros."""
+    length; then zeros where ``clears``, else the rest of the past."""
     if past is None:
         return x
     (batch, heads, length, size), held = x.shape, past.shape[2]
-    places = total if is_less(held, total) else held
-    place = reshaped(positions(places), [1, places])
+    if not is_less(held, total):
+        return emit("tensor_scatter", past, x, reshaped(before, [batch]), axis=2, clears=clears)
+    place = reshaped(positions(total), [1, total])
     behind = emit("minimum", emit("maximum", place - before, 0), length - 1) + held
     source = emit("where", emit("less", place, before), emit("minimum", place, held - 1), behind)
     written = emit("less", place, before + length)
-    source, is_written = (reshaped(p, [batch, 1, places, 1]) for p in (source, written))
-    source = emit("broadcast_to", source, shape=(batch, heads, places, size))
+    source, is_written = (reshaped(p, [batch, 1, total, 1]) for p in (source, written))
+    source = emit("broadcast_to", source, shape=(batch, heads, total, size))
     found = emit("gather", emit("concatenate", [past, x], axis=2), source, axis=2)
-    return emit("where", is_written, found, 0 if rest is None else rest)
+    return emit("where", is_written, found, 0)
+
+
+def _first(x: Expr, total: Dim) -> Expr:
+    """The places of a buffer (batch, heads, places, size) that are in use."""
+    return x if x.shape[2] == total else emit("strided_slice", x, begin=(0,), end=(total,), axes=(2,))
 
 
 def _as_long(bias: Expr | None, places: int) -> Expr | None:

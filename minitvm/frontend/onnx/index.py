@@ -76,18 +76,13 @@ def _scatter_nd(node: OnnxNode) -> Expr:
 def tensor_scatter(node: OnnxNode) -> Expr:
     """``update`` written into the cache from each sequence's index on; in circles where ``mode`` says so."""
     past, update, axis = node[0], node[1], normalize_axis(node, node.attr("axis", -2), rank(node[0]))
-    extent, length, circular = past.shape[axis], update.shape[axis], node.attr("mode", "linear") == "circular"
+    length, circular = update.shape[axis], node.attr("mode", "linear") == "circular"
     start = node.get(2) or Constant(np.zeros(past.shape[0], np.int64))
     if not circular and length:
         start = emit(
             "subtract", within(node, past, emit("add", start, integers(length - 1)), (axis,)), integers(length - 1)
         )
-    place = Constant(np.arange(extent).reshape([-1 if d == axis else 1 for d in range(rank(past))]))
-    distance = emit("subtract", place, emit("reshape", start, newshape=(past.shape[0], *[1] * (rank(past) - 1))))
-    distance = emit("floor_mod", distance, integers(extent)) if circular else distance
-    inside = emit("logical_and", emit("greater_equal", distance, 0), emit("less", distance, length))
-    at = emit("broadcast_to", emit("clip", distance, a_min=0, a_max=max(length - 1, 0)), shape=past.shape)
-    return emit("where", inside, emit("gather", update, at, axis=axis), past) if length else past
+    return emit("tensor_scatter", past, update, start, axis=axis, circular=circular) if length else past
 
 
 @onnx_op("Unique", since=11)

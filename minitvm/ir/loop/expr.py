@@ -33,11 +33,13 @@ INTRINSICS: dict[str, int] = {
     "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1,
     "sinh": 1, "cosh": 1, "asinh": 1, "acosh": 1, "atanh": 1, "isnan": 1, "isinf": 1, "fma": 3,
     "unlikely": 1,  # of bool: the condition itself, which hardly ever holds
+    "same_memory": 2,  # of two elements, which are not read: whether they lie at one address
     "ldexp": 2,  # of float32 and int32, of which the second is a power of two: for legalization
     **dict.fromkeys(PARTS, 3),  # of int32: the parts of the first word by those of the second, added to the third
     "bitcast_int": 1, "bitcast_float": 1,  # float32 <-> int32, float64 <-> int64, float16 <-> int16: for legalization
 }  # fmt: skip
-"""Scalar functions and their arity.  ``isnan`` and ``isinf`` return bool, all others the dtype of the operand."""
+"""Scalar functions and their arity.  ``isnan``, ``isinf`` and ``same_memory`` return bool, all others the dtype of the
+operand."""
 
 CHEAP = frozenset(
     ("neg", "abs", "not", "sign", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "isnan", "isinf", "fma")
@@ -219,7 +221,7 @@ class Intrin(_Node):
 
     def result(self) -> str:
         operand = self.args[0].dtype
-        if self.name in ("isnan", "isinf"):
+        if self.name in ("isnan", "isinf", "same_memory"):
             return "bool"
         to, of = {"bitcast_int": ("int", "float"), "bitcast_float": ("float", "int")}.get(self.name, ("", ""))
         return operand.replace(of, to) if to else operand

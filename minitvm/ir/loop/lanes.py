@@ -10,7 +10,7 @@ import numpy as np
 
 from minitvm.errors import CompilerError
 from minitvm.ir.loop.affine import affine
-from minitvm.ir.loop.expr import INT, Binary, Buffer, Const, Load, LoopExpr, LoopVar, Select, Shuffle
+from minitvm.ir.loop.expr import INT, Binary, Buffer, Const, Intrin, Load, LoopExpr, LoopVar, Select, Shuffle
 from minitvm.ir.loop.memory import THREADS, Memory, Team
 from minitvm.ir.loop.scalar import as_array, compute
 from minitvm.ir.loop.stmt import Kernel, LoopKind, Store, expr_children, post_order_exprs, walk_exprs
@@ -108,6 +108,8 @@ class Lanes:
                 return self._select(as_array(done[condition]), then, orelse, node.dtype)
             case Shuffle(value, mask):
                 return self._shuffle(as_array(done[value]), mask)
+            case Intrin("same_memory", (Load() as a, Load() as b)):
+                return self._is_one(a, b)
         return compute(node, [as_array(done[operand]) for operand in expr_children(node)])
 
     def _select(self, mask: Array, then: LoopExpr, orelse: LoopExpr, dtype: str) -> Value:
@@ -147,6 +149,13 @@ class Lanes:
         self._race(buffer, index, where, "reads")
         found = memory.data[at]
         return found.copy() if isinstance(where, int) else found  # what is stored later is not seen
+
+    def _is_one(self, a: Load, b: Load) -> Array:
+        """Whether two elements are one, in every lane; neither is read."""
+        if self.memory[a.buffer] is not self.memory[b.buffer]:
+            return np.zeros(self.count, bool)
+        first, second = (as_array(self._address(e, e.buffer, e.index)) for e in (a, b))
+        return np.broadcast_to(first == second, self.count)
 
     # --- threads of a block -----------------------------------------------------------------------------------
 
@@ -236,4 +245,4 @@ def _operands(node: LoopExpr) -> tuple[LoopExpr, ...]:
     """What is evaluated in all lanes, whatever a select chooses; an address sees to its indices."""
     if isinstance(node, Select):
         return (node.condition,)
-    return () if isinstance(node, Load) else expr_children(node)
+    return () if isinstance(node, Load) or (isinstance(node, Intrin) and node.name == "same_memory") else expr_children(node)

@@ -200,14 +200,16 @@ class _Verifier:
     def expressions(self, stmt: Stmt) -> None:
         """The expressions that stand in ``stmt`` itself."""
         roots = stmt_exprs(stmt)
-        for expr in post_order_exprs(roots):
+        nodes = post_order_exprs(roots)
+        named = {a for e in nodes if isinstance(e, Intrin) and e.name == "same_memory" for a in e.args}
+        for expr in nodes:
             problem = self.problem(expr)
             if problem is not None:
                 raise self.reject(f"{problem} in {print_loop_expr(expr)}", stmt)
-            if isinstance(expr, Load):
+            if isinstance(expr, Load) and expr not in named:
                 self.read(expr, stmt)
         self.shuffles(roots, stmt)
-        for load, paths in _suspects(roots, lambda e: self.leaves(e, stmt)):
+        for load, paths in _suspects(roots, lambda e: e not in named and self.leaves(e, stmt)):
             for guards in paths:
                 self.access(load.buffer, load.index, stmt, self.around.where(*guards))
 
@@ -253,6 +255,8 @@ class _Verifier:
             case Intrin(name, args):
                 if INTRINSICS.get(name) != len(args):
                     return f"{name} does not take {len(args)} operands" if name in INTRINSICS else f"unknown {name}"
+                if name == "same_memory":
+                    return None if all(isinstance(a, Load) for a in args) else "same_memory is of two elements"
                 if args[0].dtype in STORED:
                     return f"{name} of {args[0].dtype}, which is only stored,"
                 if name in PARTS and args[0].dtype != "int32":

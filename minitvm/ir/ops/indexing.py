@@ -10,7 +10,21 @@ from typing import Annotated, Literal
 import numpy as np
 
 from minitvm.ir.dims import Dim, Undecided, anonymous, differ, falls_short, lacks, larger, product
-from minitvm.ir.loop import Buffer, LoopExpr, Stage, Stmt, as_index, binary, maximum, minimum, nest, select, seq, store
+from minitvm.ir.loop import (
+    Buffer,
+    LoopExpr,
+    Stage,
+    Stmt,
+    as_index,
+    binary,
+    const,
+    maximum,
+    minimum,
+    nest,
+    select,
+    seq,
+    store,
+)
 from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op, compute
 from minitvm.ir.ops._shape import (
@@ -265,6 +279,61 @@ class ScatterNd(Op, name="scatter_nd", fusion=Fusion.OPAQUE, takes_stored=True):
             return store(result, at, merged(self.mode, result[at], updates[i]))
 
         return seq(_copied(data, result), nest(updates.shape, update))
+
+
+class TensorScatter(Op, name="tensor_scatter", fusion=Fusion.OPAQUE, takes_stored=True):
+    """data with ``updates`` from place ``start[...]`` of each sequence on, as a cache of keys or values has it.
+
+    data: (batch, ..., n, ...), updates: (batch, ..., m, ...) with ``m`` places along ``axis``, start: (batch,) int64 ->
+    the shape of data.  Places that are out of range are left out, or with ``circular`` counted from the first again.
+    ``clears``: what lies behind the updates is 0, unless the result's memory is that of data, where it stays (ONNX's
+    TensorScatter; the buffers of ONNX Runtime's GroupQueryAttention).
+    """
+
+    axis: int = -2
+    circular: bool = False
+    clears: bool = False
+    in_place = 0
+
+    def infer(self, data: TensorType, updates: TensorType, start: TensorType) -> TensorType:
+        axis = normalize_axis(self, self.axis, data.rank)
+        require_same_dtype(self, data, updates)
+        if self.circular and self.clears:
+            raise self.reject("nothing lies behind updates in a circle that could be cleared")
+        if axis == 0 or updates.rank != data.rank:
+            raise self.reject(f"updates {updates} do not lie along a dimension behind the first one of {data}")
+        _check_same_shape(self, (*data.shape[:axis], updates.shape[axis], *data.shape[axis + 1 :]), updates)
+        if start.dtype != "int64" or shapes_differ(start.shape, data.shape[:1]):
+            raise self.reject(f"start is {start}; expected {TensorType(data.shape[:1], 'int64')}")
+        if self.circular and falls_short(data.shape[axis], updates.shape[axis]):
+            raise self.reject(f"{updates.shape[axis]} updates do not fit in a circle of {data.shape[axis]} places")
+        return data
+
+    def reference(self, data: np.ndarray, updates: np.ndarray, start: np.ndarray) -> np.ndarray:
+        axis = self.axis % data.ndim
+        result: np.ndarray = data.copy()
+        extent, length = data.shape[axis], updates.shape[axis]
+        for written, new, first in zip(result, updates, start, strict=True):
+            rows, news = np.moveaxis(written, axis - 1, 0), np.moveaxis(new, axis - 1, 0)
+            if self.clears:
+                rows[max(0, first + length) :] = 0
+            for k in range(length):
+                place = (first + k) % extent if self.circular and extent else first + k
+                if 0 <= place < extent:
+                    rows[place] = news[k]
+        return result
+
+    def compute(self, data: Buffer, updates: Buffer, start: Buffer) -> Stage:
+        axis = self.axis % len(data.shape)
+        extent, length = data.shape[axis], updates.shape[axis]
+
+        def element(*i: LoopExpr) -> LoopExpr:
+            distance = i[axis] - start[(i[0],)]
+            distance = distance % larger(extent, 1) if self.circular else distance
+            rest = select(distance < 0, data[i], const(0, data.dtype)) if self.clears else data[i]
+            return select((distance >= 0) & (distance < as_index(length)), updates[replaced(i, axis, distance)], rest)
+
+        return compute(data.shape, element)
 
 
 class OneHot(Op, name="one_hot", fusion=Fusion.OUT_ELEMWISE_FUSABLE, takes_stored=True):
