@@ -103,7 +103,7 @@ class DirectCall:
         """By owner, the first position that has its memory."""
         self._results = {owner: Recycled(self._types[at].nbytes) for owner, (at, _) in self._made_as.items()}
         self._readers = {owner: of_owner[owner] for owner in self._results}
-        self._changed = dict(self._changed_in_place())
+        self._changed = {} if instance.writes_all else dict(self._changed_in_place())
         """By owner of a result, the input whose memory it may have."""
         self._slots = (ctypes.c_void_p * instance.graph.entries).from_address(instance.slots)
 
@@ -153,8 +153,8 @@ class DirectCall:
         return self.instance.artifact.output_names[position]
 
     def _placed(self, feeds: Mapping[str, np.ndarray], into: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
-        """By owner, the arrays of ``into`` that kernels can write to: nothing else of the run is in their memory but the
-        input that is changed there."""
+        """By owner, the arrays of ``into`` that kernels can write to: nothing else of the run is in their memory, but
+        the input that is changed there."""
         spans: dict[str | int, Span] = {position: span_of(array) for position, array in into.items()}
         spans |= {name: span_of(feeds[name]) for name in self._inputs if name in feeds and is_readable(feeds[name])}
         met = meetings(spans)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -41,6 +41,9 @@ class Instance:
     ``branches(node, device, threads)`` new instances of what control flow runs, ``control(instance, index)`` its native
     step where it has one.
     """
+
+    writes_all: ClassVar[bool] = False
+    """Whether kernels have to write all of their results, whatever lies there."""
 
     def __init__(
         self,

@@ -76,6 +76,8 @@ def _holds(memory: np.ndarray, marker: int, start: int, stop: int) -> bool:
 class PoisonedInstance(Instance):
     """An instance whose steps are checked."""
 
+    writes_all = True
+
     def make_steps(self) -> list[Callable[[], None]]:
         """What a run does: as without poison, every kernel checked before its segment runs."""
         return [lambda: fill(self.arena, NOT_A_NUMBER), *super().make_steps()]

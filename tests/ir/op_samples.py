@@ -306,8 +306,12 @@ def _indexing() -> list[Sample]:
         rows.append(row("scatter_nd", data, ints(2, 6, low=0, high=3), floats(6, 3), mode=reduction))
     rows.append(row("scatter_elements", ints(3, 4), ints(3, 2, low=0, high=3), ints(3, 2), axis=-1))
     for clears in (False, True):
-        rows.append(row("tensor_scatter", data, floats(4, 3, 3), ints(4, low=-1, high=5, dtype="int64"), axis=1, clears=clears))
-    rows.append(row("tensor_scatter", ints(3, 4), ints(3, 2), ints(3, low=0, high=9, dtype="int64"), axis=-1, circular=True))
+        rows.append(
+            row("tensor_scatter", data, floats(4, 3, 3), ints(4, low=-1, high=5, dtype="int64"), axis=1, clears=clears)
+        )
+    rows.append(
+        row("tensor_scatter", ints(3, 4), ints(3, 2), ints(3, low=0, high=9, dtype="int64"), axis=-1, circular=True)
+    )
     on, off = scalar(5.0, "float32"), scalar(-1.0, "float32")
     rows += [row("one_hot", ints(2, 3, low=-1, high=4), on, off, depth=4, axis=a) for a in (-1, 0, 1)]
     rows.append(row("one_hot", ints(3, low=0, high=3), on, off, depth=4, dtype="int64"))

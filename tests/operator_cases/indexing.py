@@ -99,7 +99,11 @@ def tensor_scatter(name: str, draw: Draw, dtype: str) -> Case:
     length = draw.integer(0, min(shape[axis], 4) if circular else 4)
     updates = draw.array((*shape[:axis], length, *shape[axis + 1 :]), dtype, special="all")
     start = draw.array(shape[:1], "int64", -2, shape[axis] + 2)
-    options = {"axis": draw.choice((axis, axis - len(shape))), "circular": circular, "clears": not circular and draw.choice((False, True))}
+    options = {
+        "axis": draw.choice((axis, axis - len(shape))),
+        "circular": circular,
+        "clears": not circular and draw.choice((False, True)),
+    }
     return case(name, draw.array(shape, dtype, special="all"), updates, start, accuracy=BITS, **options)
 
 

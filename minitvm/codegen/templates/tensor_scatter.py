@@ -10,20 +10,7 @@ from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.ir.decision import Declined, Exactness
 from minitvm.ir.dims import larger, product
 from minitvm.ir.dtypes import bits_of
-from minitvm.ir.loop import (
-    Const,
-    If,
-    LoopExpr,
-    LoopKind,
-    Stmt,
-    Store,
-    as_index,
-    const,
-    intrin,
-    loop,
-    nest,
-    seq,
-)
+from minitvm.ir.loop import Const, If, LoopExpr, LoopKind, Stmt, Store, as_index, const, intrin, loop, nest, seq
 from minitvm.ir.ops.indexing import TensorScatter
 
 

@@ -242,7 +242,8 @@ class Lanes:
 
 
 def _operands(node: LoopExpr) -> tuple[LoopExpr, ...]:
-    """What is evaluated in all lanes, whatever a select chooses; an address sees to its indices."""
+    """What is evaluated in all lanes, whatever a select chooses; addresses see to their indices."""
     if isinstance(node, Select):
         return (node.condition,)
-    return () if isinstance(node, Load) or (isinstance(node, Intrin) and node.name == "same_memory") else expr_children(node)
+    is_address = isinstance(node, Load) or (isinstance(node, Intrin) and node.name == "same_memory")
+    return () if is_address else expr_children(node)
