@@ -16,6 +16,8 @@ _ROWS = [
     (floats(3, 40), 16),
     (np.array([[0, 0, 0, 127, 2.5, -3.5], [np.nan, 1, 2, np.inf, 5, 1e-44]], "float32"), 3),
     (floats(1, 64, dtype="float16"), 32),
+    (floats(2, 2, 20), 8),
+    (floats(9), 4),
     (floats(0, 20), 16),
 ]
 _PRODUCTS = [

@@ -65,7 +65,7 @@ def dense_pack(name: str, draw: Draw, dtype: str) -> Case:
 
 @generator("qnn.quantize_blocks")
 def quantize_blocks(name: str, draw: Draw, dtype: str) -> Case:
-    return case(name, draw.array(draw.sizes(2), dtype, -9, 9, "all"), block=draw.choice((16, 32, 1, 3, 7, 64)))
+    return case(name, draw.array(draw.shape(1, 4), dtype, -9, 9, "all"), block=draw.choice((16, 32, 1, 3, 7, 64)))
 
 
 @generator("qnn.block_panels")

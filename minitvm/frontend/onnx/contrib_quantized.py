@@ -12,8 +12,8 @@ import numpy as np
 import onnx
 
 from minitvm.frontend.onnx.contrib import channels_last, channels_second, contrib_op, only
-from minitvm.frontend.onnx.matmul import matmul, over_rows, transposed
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, evaluate_known, normalize_axis, rank, scalar, wide
+from minitvm.frontend.onnx.matmul import flat_rows, matmul, transposed, unflattened
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, evaluate_known, normalize_axis, rank, scalar, wide
 from minitvm.frontend.onnx.quantize import (
     dynamically_quantized,
     integer_matmul,
@@ -309,12 +309,10 @@ def _by_int8(node: OnnxNode, codes: Expr, scales: Expr, zeros: Expr, bits: int) 
     zeros = emit("qnn.block_panels", zeros) if rank(zeros) else zeros
     weight = (emit("qnn.block_panels", codes, bits=bits), emit("qnn.block_panels", scales), zeros)
 
-    def product(rows: Expr) -> Expr:
-        numbers, *others = [*emit("qnn.quantize_blocks", rows, block=block)]
-        form = {"units": columns, "block": block, "bits": bits}
-        return emit("qnn.dense_blocks", emit("qnn.words", numbers), *others, *weight, **form)
-
-    return over_rows(node[0], node.attr("K", 0), columns, product)
+    numbers, *others = [*emit("qnn.quantize_blocks", node[0], block=block)]
+    rows = (flat_rows(part, dims(part)[-1]) for part in (emit("qnn.words", numbers), *others))
+    product = emit("qnn.dense_blocks", *rows, *weight, units=columns, block=block, bits=bits)
+    return product if rank(node[0]) == 2 else unflattened(product, (*dims(node[0])[:-1], columns))
 
 
 _INT8 = 4

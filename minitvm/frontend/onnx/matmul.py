@@ -1,7 +1,6 @@
 """ONNX matrix products: MatMul, Gemm, Einsum."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 
@@ -39,19 +38,17 @@ def matmul(node: OnnxNode, a: Expr, b: Expr, out_dtype: str = "") -> Expr:
 def _rows_by_matrix(a: Expr, b: Expr, out_dtype: str) -> Expr:
     """(..., k) by (k, n): one dense over all rows."""
     k, n = dims(b)
-    return over_rows(a, k, n, lambda flat: emit("nn.dense", flat, transposed(b), out_dtype=out_dtype))
+    product = emit("nn.dense", flat_rows(a, k), transposed(b), out_dtype=out_dtype)
+    return product if rank(a) == 2 else unflattened(product, (*dims(a)[:-1], n))
 
 
-def over_rows(a: Expr, depth: int | None, columns: int | None, product: Callable[[Expr], Expr]) -> Expr:
-    """(..., depth) -> (..., columns): ``product`` of all rows, (rows, depth) -> (rows, columns)."""
-    if rank(a) == 2:
-        return product(a)
-    rows = dims(a)[:-1]
-    newshape = (known_product(rows), -1 if depth is None else depth)
-    return _unflattened(product(emit("reshape", a, newshape=newshape, allowzero=True)), (*rows, columns))
+def flat_rows(x: Expr, depth: int | None) -> Expr:
+    """(..., depth) -> (rows, depth)."""
+    newshape = (known_product(dims(x)[:-1]), -1 if depth is None else depth)
+    return x if rank(x) == 2 else emit("reshape", x, newshape=newshape, allowzero=True)
 
 
-def _unflattened(x: Expr, shape: tuple[int | None, ...]) -> Expr:
+def unflattened(x: Expr, shape: tuple[int | None, ...]) -> Expr:
     """``x`` in ``shape``, of which one dimension may be unknown."""
     return reshaped(x, [-1 if d is None else d for d in shape], allowzero=True)
 
@@ -63,7 +60,7 @@ def _batched(node: OnnxNode, a: Expr, b: Expr, out_dtype: str) -> Expr:
     batch = _broadcast(dims(a)[:-2], dims(b)[:-2])
     flat = [_flat_batch(node, x, batch) for x in (a, b)]
     product = emit("nn.batch_matmul", *flat, transpose_b=False, out_dtype=out_dtype)
-    return _unflattened(product, (*batch, dims(a)[-2], dims(b)[-1]))
+    return unflattened(product, (*batch, dims(a)[-2], dims(b)[-1]))
 
 
 def _broadcast(a: tuple[int | None, ...], b: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -78,13 +75,13 @@ def _flat_batch(node: OnnxNode, x: Expr, batch: tuple[int | None, ...]) -> Expr:
     """``x`` with one batch dimension.  One that is 1 throughout stays so: the operator repeats it."""
     own, matrix = dims(x)[:-2], dims(x)[-2:]
     if all(d == 1 for d in own):
-        return _unflattened(x, (1, *matrix))
+        return unflattened(x, (1, *matrix))
     if own != batch:
         if None in batch:
             raise node.unknown(f"{x.tensor_type} cannot be repeated to an unknown batch {shape_text(batch)}")
         x = emit("broadcast_to", x, shape=(*batch, *matrix))
     count = known_product(batch)
-    return _unflattened(x, (None if count == -1 else count, *matrix)) if len(batch) > 1 else x
+    return unflattened(x, (None if count == -1 else count, *matrix)) if len(batch) > 1 else x
 
 
 @onnx_op("Gemm", since=7)

@@ -46,11 +46,11 @@ _AT_ONCE = 64
 _FLOATS = ("float32", "float16")
 
 
-class QuantizeBlocks(Op, name="qnn.quantize_blocks", fusion=Fusion.OPAQUE, outputs=3):
+class QuantizeBlocks(Op, name="qnn.quantize_blocks", fusion=Fusion.COMM_REDUCE, outputs=3):
     """Rows as int8, with a scale for each ``block`` numbers: the largest magnitude becomes 127, ties go to even.
 
-    data: (m, k) float32 or float16 -> numbers: (m, b * block) int8, zeros behind the last one; scales: (m, b) float32;
-    sums of the numbers of each block: (m, b) int32.  b is ceil(k / block).
+    data: (..., k) float32 or float16 -> numbers: (..., b * block) int8, zeros behind the last one; scales: (..., b)
+    float32; sums of the numbers of each block: (..., b) int32.  b is ceil(k / block).
 
     A block of zeros has the scale 0.  One with NaN or infinity has that scale, and zeros for numbers: their product is
     NaN.
@@ -59,50 +59,54 @@ class QuantizeBlocks(Op, name="qnn.quantize_blocks", fusion=Fusion.OPAQUE, outpu
     block: int = 32
 
     def infer(self, data: TensorType) -> TupleType:
-        if data.rank != 2 or data.dtype not in _FLOATS:
-            raise self.reject(f"the input must be (rows, features) of float32 or float16, not {data}")
+        if not data.rank or data.dtype not in _FLOATS:
+            raise self.reject(f"the input must be rows of float32 or float16, (..., features), not {data}")
         if self.block < 1:
             raise self.reject(f"block={self.block} numbers have no scale")
-        rows, blocks = data.shape[0], ceil_divide(data.shape[1], self.block)
-        numbers, scales = TensorType((rows, blocks * self.block), "int8"), TensorType((rows, blocks), "float32")
+        blocks = ceil_divide(data.shape[-1], self.block)
+        scales = TensorType((*data.shape[:-1], blocks), "float32")
+        numbers = TensorType((*data.shape[:-1], blocks * self.block), "int8")
         return TupleType((numbers, scales, scales.with_dtype("int32")))
 
     def reference(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        rows, features = data.shape
+        *rows, features = data.shape
         blocks = -(-features // self.block)
-        whole = np.zeros((rows, blocks * self.block), "float32")
-        whole[:, :features] = data
-        apart = whole.reshape(rows, blocks, self.block)
-        scales = np.max(np.abs(apart), axis=2, initial=0) / np.float32(LARGEST)
+        whole = np.zeros((*rows, blocks * self.block), "float32")
+        whole[..., :features] = data
+        apart = whole.reshape(*rows, blocks, self.block)
+        scales = np.max(np.abs(apart), axis=-1, initial=0) / np.float32(LARGEST)
         with np.errstate(all="ignore"):
             steps = np.rint(apart / scales[..., None])
         steps[~((scales > 0) & np.isfinite(scales))] = 0
         numbers = np.clip(steps, -LARGEST, LARGEST).astype("int8")
-        return numbers.reshape(whole.shape), scales, numbers.sum(axis=2, dtype="int32")
+        return numbers.reshape(whole.shape), scales, numbers.sum(axis=-1, dtype="int32")
 
     def compute(self, data: Buffer) -> tuple[Stage, ...]:
-        rows, features = data.shape
-        blocks = ceil_divide(features, self.block)
+        *rows, features = data.shape
+        blocks, size = ceil_divide(features, self.block), self.block
 
-        def magnitude(i: LoopExpr, c: LoopExpr) -> LoopExpr:
-            return _abs(self.at(data, i, c))
+        def at(*i: LoopExpr) -> LoopExpr:
+            """An element in single precision; zero behind the last one."""
+            element = data[i].astype("float32")
+            return element if features % size == 0 else select(i[-1] < features, element, 0.0)
 
-        scales = _kept(
-            (rows, blocks),
-            lambda i, b: max_over(self.block, lambda r: magnitude(i, b * self.block + r)) / float(LARGEST),
-        )
-        numbers = _kept(
-            (rows, blocks * self.block), lambda i, c: self.number(self.at(data, i, c), scales[i, c // self.block])
-        )
-        sums = compute(
-            (rows, blocks), lambda i, b: sum_over(self.block, lambda r: numbers[i, b * self.block + r].astype("int32"))
-        )
-        return compute(numbers.shape, lambda *i: numbers[i]), compute(scales.shape, lambda *i: scales[i]), sums
+        def of_block(i: tuple[LoopExpr, ...], r: LoopExpr) -> tuple[LoopExpr, ...]:
+            return (*i[:-1], i[-1] * size + r)
 
-    def at(self, data: Buffer, i: LoopExpr, c: LoopExpr) -> LoopExpr:
-        """An element in single precision; zero behind the last one."""
-        features, element = data.shape[1], data[i, c].astype("float32")
-        return element if features % self.block == 0 else select(c < features, element, 0.0)
+        def scale(*i: LoopExpr) -> LoopExpr:
+            return max_over(size, lambda r: intrin("abs", at(*of_block(i, r)))) / float(LARGEST)
+
+        def number(*i: LoopExpr) -> LoopExpr:
+            block = (*i[:-1], i[-1] // size)
+            return self.number(at(*i), scales[block])
+
+        def total(*i: LoopExpr) -> LoopExpr:
+            return sum_over(size, lambda r: numbers[of_block(i, r)].astype("int32"))
+
+        scales = _kept((*rows, blocks), scale)
+        numbers = _kept((*rows, blocks * size), number)
+        results = (compute(stage.shape, lambda *i, stage=stage: stage[i]) for stage in (numbers, scales))
+        return (*results, compute(scales.shape, total))
 
     @staticmethod
     def number(element: LoopExpr, scale: LoopExpr) -> LoopExpr:
@@ -115,10 +119,6 @@ class QuantizeBlocks(Op, name="qnn.quantize_blocks", fusion=Fusion.OPAQUE, outpu
 def _kept(shape: Sequence[Dim], element: Callable[..., LoopExpr]) -> Stage:
     """A stage that has memory of its own: it is read by more than one result."""
     return replace(compute(shape, element), kept=True)
-
-
-def _abs(value: LoopExpr) -> LoopExpr:
-    return intrin("abs", value)
 
 
 class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABLE, lowered_by_template=True):
