@@ -23,13 +23,14 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
+Item = TypeVar("Item")
 _PLAIN = re.compile(r"(?!(?:inf|nan|min|max|truncdiv|broadcast)\Z)[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -40,13 +41,31 @@ class Atom:
     kind: str
     of: tuple[Any, ...]
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.kind, self.of))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Atom, (self.kind, self.of)  # no hash of this process
+
     def symbols(self) -> frozenset[Atom]:
         """The symbols and anonymous dimensions that it is made with."""
+        return self._symbols
+
+    @cached_property
+    def _symbols(self) -> frozenset[Atom]:
         if self.kind not in FUNCTIONS:
             return frozenset((self,))
         return frozenset().union(*(d.symbols() for d in self.of if isinstance(d, SymbolicDim)))
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         if self.kind == "symbol":
             name: str = self.of[0]
             return name if _PLAIN.match(name) else json.dumps(name, ensure_ascii=False)
@@ -68,7 +87,7 @@ class Atom:
         found = FUNCTIONS[self.kind](a, divisor) if known else None
         return found if isinstance(found, int) else None
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Symbols and functions that it is written with."""
         return 1 + (sum(map(_parts, self.of)) if self.kind in FUNCTIONS else 0)
@@ -89,11 +108,25 @@ class SymbolicDim:
 
     terms: tuple[tuple[Monomial, int], ...]
 
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.terms)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SymbolicDim, (self.terms,)  # no hash of this process
+
     @cached_property
     def is_anonymous(self) -> bool:
         return any(atom.kind == "?" for atom in self.symbols())
 
     def symbols(self) -> frozenset[Atom]:
+        return self._symbols
+
+    @cached_property
+    def _symbols(self) -> frozenset[Atom]:
         return frozenset().union(*(atom.symbols() for monomial, _ in self.terms for atom in monomial))
 
     def where(self, extent: int) -> Dim:
@@ -114,6 +147,10 @@ class SymbolicDim:
         return self.terms[0][0][0]
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         if self.is_anonymous:
             return "?"
         text = " + ".join(_term_text(monomial, factor) for monomial, factor in self.terms)
@@ -194,7 +231,19 @@ def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
 
 
 def _sorted(monomial: Monomial) -> Monomial:
-    return tuple(sorted(monomial, key=lambda atom: (str(atom), repr(atom))))
+    return tuple(_in_order(monomial, str)) if len(monomial) > 1 else monomial
+
+
+def _in_order(items: Sequence[Item], key: Callable[[Item], Any]) -> list[Item]:
+    """Sorted by ``key``; what that does not tell apart, by all that it is made of."""
+    found = sorted(items, key=key)
+    if any(key(one) == key(other) for one, other in itertools.pairwise(found)):
+        found.sort(key=lambda item: (key(item), repr(item)))
+    return found
+
+
+def _degree(term: tuple[Monomial, int]) -> tuple[int, list[str]]:
+    return -len(term[0]), list(map(str, term[0]))
 
 
 def _collect(terms: tuple[tuple[Monomial, int], ...]) -> Dim:
@@ -206,9 +255,7 @@ def _collect(terms: tuple[tuple[Monomial, int], ...]) -> Dim:
         return sum(factor for _, factor in kept)
     if len(kept) > MOST_PARTS or any(len(monomial) > MOST_FACTORS for monomial, _ in kept):
         return anonymous()
-    return _bounded(
-        SymbolicDim(tuple(sorted(kept, key=lambda term: (-len(term[0]), list(map(str, term[0])), repr(term)))))
-    )
+    return _bounded(SymbolicDim(tuple(_in_order(kept, _degree))))
 
 
 def _parts(dim: Dim) -> int:
@@ -287,7 +334,7 @@ def _divided(monomial: Monomial, factor: int, by: Monomial, divisor: int) -> Dim
 
 def _applied(function: str, a: Dim, b: Dim) -> Dim:
     if function in ("min", "max", "broadcast"):
-        a, b = sorted((a, b), key=lambda d: (isinstance(d, int), str(d), repr(d)))
+        a, b = _in_order((a, b), lambda d: (isinstance(d, int), str(d)))
     return _bounded(SymbolicDim((((Atom(function, (a, b)),), 1),))) if function != "//" or b != 1 else a
 
 

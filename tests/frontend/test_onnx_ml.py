@@ -13,6 +13,8 @@ from onnx.reference import ReferenceEvaluator
 
 from minitvm import InferenceSession
 from minitvm.errors import FrontendError, InputError, TypeInferenceError
+from minitvm.frontend import from_onnx
+from minitvm.frontend.onnx import node as onnx_node
 
 ML = "ai.onnx.ml"
 BRANCHES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
@@ -139,6 +141,31 @@ def test_classifiers(post: str, classes: int, dtype: str) -> None:
     expected = ReferenceEvaluator(model).run(None, {"x": x})
     compare(run(model, x), expected, 2e-5)
     return None
+
+
+READS = {
+    "TreeEnsembleRegressor": ("target", {"n_targets": 3}),
+    "TreeEnsembleClassifier": ("class", {"classlabels_int64s": [0, 1, 2]}),
+}
+
+
+@pytest.mark.parametrize("op_type", READS)
+def test_attributes_are_read_once_however_many_nodes_there_are(op_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists of a number for each node: to read one takes as long as it is."""
+    what, more = READS[op_type]
+    reads: list[str] = []
+    read = onnx_node.attribute_value
+    monkeypatch.setattr(onnx_node, "attribute_value", lambda proto, *how: reads.append(proto.name) or read(proto, *how))
+
+    def counted(trees: int) -> int:
+        rng = np.random.default_rng(3)
+        model = model_of(op_type, features(rng, 2, 4, "float32"), **more, **by_ids(rng, what, 4, trees, 3, False))
+        reads.clear()
+        from_onnx(model)
+        return len(reads)
+
+    few = counted(2)
+    assert 8 <= few == counted(40) and len({*reads}) > few / 3
 
 
 def test_labels_of_text() -> None:

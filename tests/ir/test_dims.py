@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import pickle
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -44,6 +45,7 @@ from minitvm.ir.parser import parse_module
 from minitvm.ir.structural import structural_equal, structural_hash
 from minitvm.ir.types import TensorType, TupleType, Type, accepts, alike
 from minitvm.ir.verify import verify
+from tests.steps import assert_linear
 
 N, M = symbol("n"), symbol("m")
 
@@ -247,6 +249,22 @@ def test_errors_name_both_sides() -> None:
 def test_text_that_is_no_dimension(dim: str, message: str) -> None:
     with pytest.raises(ParseError, match=message):
         parse_module(f"def @main(%x: Tensor[({dim}, 3), float32]) {{ %x }}")
+
+
+def nested(depth: int) -> Dim:
+    """Each made of the one before."""
+    found: Dim = symbol("n")
+    for i in range(depth):
+        found = (found * symbol(f"m{i}") + 1) // (i + 2) + symbol(f"k{i}") * symbol("n")
+    return found
+
+
+def test_a_dimension_is_written_and_hashed_once() -> None:
+    """What looks into all of it anew for each that is made of it takes quadratic time."""
+    assert_linear(lambda depth: lambda: (str(nested(depth)), hash(nested(depth))), 6)
+    made = pickle.loads(pickle.dumps(nested(4)))
+    assert made == nested(4) and hash(made) == hash(nested(4))
+    assert "_hash" not in vars(pickle.loads(pickle.dumps(nested(4)))), "a hash is of one process"
 
 
 def test_graphs_are_compared_and_hashed_by_their_symbols() -> None:

@@ -161,14 +161,16 @@ def _by_ids(node: OnnxNode, what: str, dtype: str) -> tuple[Trees, Votes, int]:
     """Trees whose nodes have numbers in each tree, leaves among them; ``what`` they vote for; how many leaves."""
     trees, numbers = node.require("nodes_treeids"), node.require("nodes_nodeids")
     place = {pair: i for i, pair in enumerate(zip(trees, numbers, strict=True))}
-    modes = np.array([_MODES.index(m) if m in _MODES else -1 for m in node.require("nodes_modes")])
-    if unknown := set(node.require("nodes_modes")) - {*_MODES[:_MEMBER], "LEAF"}:
+    named = node.require("nodes_modes")
+    modes = np.array([_MODES.index(m) if m in _MODES else -1 for m in named])
+    if unknown := set(named) - {*_MODES[:_MEMBER], "LEAF"}:
         raise node.fail(f"nodes_modes has {unknown.pop()!r}", ", ".join([*_MODES[:_MEMBER], "LEAF"]))
     inside = modes >= 0
     code = np.where(inside, np.cumsum(inside) - 1, 0 - np.cumsum(~inside))  # nodes from 0 on, leaves from ~0 down
 
     def children(name: str) -> np.ndarray:
-        found = [place[trees[i], node.require(name)[i]] for i in np.flatnonzero(inside)]
+        ids = node.require(name)
+        found = [place[trees[i], ids[i]] for i in np.flatnonzero(inside).tolist()]
         return code[np.array(found, np.int64)]
 
     roots: dict[int, int] = {}
