@@ -27,6 +27,7 @@ from benchmarks import (
     report,
     scale,
     shapes,
+    start,
     tuned,
 )
 from benchmarks import files as traced
@@ -333,6 +334,21 @@ def load(models: list[str], tries: int) -> None:
         click.echo(
             f"{name} ({megabytes:.0f} MB): import {imported:.3f} + load {loaded:.3f} = {imported + loaded:.3f} s"
         )
+
+
+@main.command("start")
+@click.option(
+    "--models",
+    default=f"resnet50,{start.DECODER}",
+    callback=options.models_and(start.DECODER),
+    help=f"{options.MODELS} Or {start.DECODER}.",
+)
+@click.option("--threads", default="1", callback=options.threads, help="Numbers of threads.")
+@click.option("--tries", default=5, type=click.IntRange(1), help="Later processes, of each runtime.")
+def first_results(models: list[str], threads: list[int], tries: int) -> None:
+    """CPU seconds until a process has its first result: the first that opens a model, and later ones."""
+    for found in start.starts(models, threads, tries):
+        click.echo(found)
 
 
 @main.command("memory")

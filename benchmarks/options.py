@@ -30,6 +30,16 @@ def models(context: click.Context, parameter: click.Parameter, value: str) -> li
     return [known for known in names.values() if known]
 
 
+def models_and(other: str) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """A callback for models, and one that has a name only."""
+
+    def checked(context: click.Context, parameter: click.Parameter, value: str) -> list[str]:
+        words = split(context, parameter, value)
+        return [w if w == other else models(context, parameter, w)[0] for w in words]
+
+    return checked
+
+
 def target(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
     try:
         for value in values:

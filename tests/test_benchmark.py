@@ -29,6 +29,7 @@ from benchmarks import (
     report,
     runtimes,
     scale,
+    start,
     turns,
     where,
     worker,
@@ -420,3 +421,11 @@ def test_opening_has_a_line_for_every_process() -> None:
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
     assert "m minitvm, cold 0.10 0.20 10.0 90 60 60 1.50" in lines
     assert "all three 0.60 s" in lines and "a run of a small mlp: minitvm 9 us" in lines
+
+
+def test_first_results_of_processes_are_counted_and_compared(tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("onnxruntime")
+    onnx.save(scale.mlp(), tmp_path / "mlp.onnx")
+    (found,) = start.starts([str(tmp_path / "mlp.onnx")], tries=1)
+    assert 0 < found.before < found.cold and found.least == found.median and found.least.keys() == {*start.RUNTIMES}
+    assert re.match(r"mlp +1 thread: minitvm [\d.]+ \(median [\d.]+\), onnxruntime .* x; Python and numpy", str(found))

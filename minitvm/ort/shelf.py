@@ -55,7 +55,7 @@ class Shelf:
         self._records, self._libraries = KernelCache(folder), LibraryCache(folder)
         self._lock = threading.Lock()
         self._taken: set[int] = set()
-        self._files = Files()
+        self._files, self._named = Files(), frozenset[str]()
 
     # --- what goes into the model and what comes out ---
 
@@ -90,6 +90,7 @@ class Shelf:
         """The key names the bytes that the model's files have now: from now on, what is written into them is an error,
         whether something is compiled or found."""
         self._files = model.files if isinstance(model, HeldModel) else Files()
+        self._named = frozenset(self._files.opened)
 
     def _file(self, file: File) -> str:
         return digest_of(file, self._records)
@@ -154,18 +155,18 @@ class Shelf:
         return found, float(kept.notes)
 
     def _keep(self, library: Library, seconds: float, *what: Json) -> None:
-        if self._key:
+        if self._key and self._is_as_opened():
             self._libraries.keep(self._name(*what), library.artifact, seconds)
 
     # --- what is known beside them ---
 
     def _is_as_opened(self) -> bool:
-        """Whether what is said of the model is said of the bytes that the key names."""
+        """Whether what is made of the model is made of the bytes that the key names, and of no other file's."""
         try:
             self._files.require_unchanged()
         except MiniTVMError:
             return False
-        return True
+        return self._named.issuperset(self._files.opened)
 
     def _name(self, *what: Json) -> str:
         return cache_key("session", self._key, json.dumps(what))

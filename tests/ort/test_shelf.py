@@ -205,6 +205,22 @@ def test_the_files_of_weights_are_in_the_key(tmp_path: Path, compiled: list[str]
         InferenceSession(path)
 
 
+def test_a_file_that_only_compiling_reads_is_in_no_key(tmp_path: Path, compiled: list[str]) -> None:
+    """A constant that is a node's attribute, in a file of its own."""
+    tensor = numpy_helper.from_array(np.full((WIDTH, WIDTH), 1.0, "float32"), "w")
+    (tmp_path / "w.data").write_bytes(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="w.data")
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", WIDTH]) for name in "xy")
+    nodes = [helper.make_node("Constant", [], ["w"], value=tensor), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=[helper.make_opsetid("", 17)])
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    assert ran(InferenceSession(tmp_path / "m.onnx")) == WIDTH
+    (tmp_path / "w.data").write_bytes(np.full((WIDTH, WIDTH), 2.0, "float32").tobytes())
+    assert ran(InferenceSession(tmp_path / "m.onnx")) == 2 * WIDTH
+
+
 def test_the_same_bytes_are_the_same_model_wherever_they_lie(tmp_path: Path, compiled: list[str]) -> None:
     ran(InferenceSession(saved(tmp_path / "a" / "m.onnx")))
     compiled.clear()
@@ -245,6 +261,20 @@ def test_libraries_for_what_sizes_decide_are_found_by_what_they_serve(tmp_path: 
         for rows in order:
             run(session, rows)
         assert not compiled and len(session.libraries) == len(order)
+
+
+def test_branches_and_their_weights_are_kept(tmp_path: Path, compiled: list[str]) -> None:
+    text = """g (float[4] x, bool c) => (float[4] y) <float[4] w = {1, 2, 3, 4}> {
+      y = If(c) <then_branch = t () => (float[4] a) { a = Mul(x, w) },
+                 else_branch = e () => (float[4] b) <float[4] v = {5, 6, 7, 8}> { b = Add(x, v) }> }"""
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}').SerializeToString()
+    x = np.arange(4, dtype="f")
+    for count in range(2):
+        session = InferenceSession(model)
+        for condition, wanted in ((True, x * [1, 2, 3, 4]), (False, x + [5, 6, 7, 8])):
+            np.testing.assert_array_equal(session.run(None, {"x": x, "c": np.array(condition)})[0], wanted)
+        assert not compiled if count else compiled
+        compiled.clear()
 
 
 def test_refusals_and_values_that_are_asked_for_are_kept(tmp_path: Path, compiled: list[str]) -> None:
