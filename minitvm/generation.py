@@ -6,7 +6,7 @@ for token in minitvm.stream(session, ids, max_tokens=100, temperature=0.8, top_p
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -14,10 +14,12 @@ import numpy as np
 
 from minitvm.errors import ConfigError, InputError, listing, stage
 from minitvm.ir.types import numpy_dtype
-from minitvm.ort.values import dtype_of_text
+from minitvm.ort.values import OrtValue, dtype_of_text
 
 IDS, MASK, PLACES = "input_ids", "attention_mask", "position_ids"
 """Inputs of a decoder beside its cache, by the names that exporters give them."""
+_SPARE = 64
+"""Places that a buffer has for more than it was made for."""
 
 
 class Session(Protocol):
@@ -65,6 +67,54 @@ class Sampling:
         return int(random.choice(order[:kept], p=shares[:kept] / shares[:kept].sum()))
 
 
+class Cache(Protocol):
+    """Keys and values between runs."""
+
+    def run(self, session: Any, wanted: Sequence[str], feeds: dict[str, Any], total: int) -> np.ndarray:
+        """The first of the ``wanted`` outputs; the cache has the others' values, of ``total`` places, afterwards."""
+
+
+@dataclass
+class Grown:
+    """New arrays after every run, as long as what they hold."""
+
+    arrays: dict[str, np.ndarray]
+
+    def run(self, session: Any, wanted: Sequence[str], feeds: dict[str, Any], total: int) -> np.ndarray:
+        first, *caches = session.run(wanted, {**feeds, **self.arrays})
+        self.arrays = dict(zip(self.arrays, caches, strict=True))
+        return np.asarray(first)
+
+
+class Buffers:
+    """Memory with room for more, which runs write new places into (:attr:`InferenceSession.buffers`)."""
+
+    def __init__(self, session: Any, outputs: Mapping[str, str], first: str, empty: Mapping[str, np.ndarray]) -> None:
+        self._outputs, self._arrays, self._room = outputs, dict(empty), 0
+        self._binding = session.io_binding()
+        self._binding.bind_output(first)
+
+    def run(self, session: Any, wanted: Sequence[str], feeds: dict[str, Any], total: int) -> np.ndarray:
+        if total > self._room:
+            self._grow(max(total + _SPARE, 2 * self._room))
+        for name, array in feeds.items():
+            self._binding.bind_cpu_input(name, array)
+        session.run_with_iobinding(self._binding)
+        return np.asarray(self._binding.get_outputs()[0].numpy())
+
+    def _grow(self, room: int) -> None:
+        """To so many places, all of them with what there is in front."""
+        for name, old in self._arrays.items():
+            axis = old.shape.index(self._room, 1)
+            shape = (*old.shape[:axis], room, *old.shape[axis + 1 :])
+            value = OrtValue.ortvalue_from_shape_and_type(shape, old.dtype)
+            self._arrays[name] = value.numpy()
+            np.moveaxis(self._arrays[name], axis, 0)[: self._room] = np.moveaxis(old, axis, 0)
+            self._binding.bind_ortvalue_input(name, value)
+            self._binding.bind_ortvalue_output(self._outputs[name], value)
+        self._room = room
+
+
 class Decoder:
     """A session's inputs and outputs by what they are for: token numbers, a mask, places, and the cache.
 
@@ -87,10 +137,13 @@ class Decoder:
         presents = [name for name in outputs if name != self.logits]
         self._caches = _paired(caches, presents)
         self._wanted = [self.logits, *self._caches.values()]
+        buffers = getattr(session, "buffers", {})
+        self._in_place = bool(self._caches) and all(buffers.get(name) == out for name, out in self._caches.items())
 
-    def empty(self, batch: int) -> dict[str, np.ndarray]:
+    def empty(self, batch: int) -> Cache:
         """A cache of nothing: of its open dimensions the first is the batch, and others are 0."""
-        return {name: self._empty(self._inputs[name], batch) for name in self._caches}
+        found = {name: self._empty(self._inputs[name], batch) for name in self._caches}
+        return Buffers(self._session, self._caches, self.logits, found) if self._in_place else Grown(found)
 
     def _empty(self, value: Any, batch: int) -> np.ndarray:
         shape = [d if isinstance(d, int) else 0 if axis else batch for axis, d in enumerate(value.shape)]
@@ -101,19 +154,18 @@ class Decoder:
     def _dtype(self, value: Any) -> Any:
         return numpy_dtype(dtype_of_text(value.type))
 
-    def step(self, ids: np.ndarray, cache: dict[str, np.ndarray], past: int) -> tuple[np.ndarray, dict[str, Any]]:
-        """Of new tokens behind ``past`` others: (batch, n) int64 -> the last one's logits (batch, vocabulary), and the
-        cache with them.  Without a cache ``ids`` are all tokens."""
+    def step(self, ids: np.ndarray, cache: Cache, past: int) -> np.ndarray:
+        """Of new tokens behind ``past`` others, which the cache has afterwards: (batch, n) int64 -> the last one's
+        logits (batch, vocabulary).  Without a cache ``ids`` are all tokens."""
         (batch, count), known = ids.shape, self._inputs
-        feeds: dict[str, Any] = {IDS: ids.astype(self._dtype(known[IDS])), **cache}
+        feeds: dict[str, Any] = {IDS: ids.astype(self._dtype(known[IDS]))}
         if MASK in known:
             feeds[MASK] = np.ones((batch, past + count), self._dtype(known[MASK]))
         if PLACES in known:
             places = np.arange(past, past + count, dtype=self._dtype(known[PLACES]))
             feeds[PLACES] = np.broadcast_to(places, (batch, count)) if len(known[PLACES].shape) == 2 else places
-        logits, *caches = self._session.run(self._wanted, feeds)
-        last = logits[:, -1] if logits.ndim == 3 else logits
-        return last, dict(zip(self._caches, caches, strict=True))
+        logits = cache.run(self._session, self._wanted, feeds, past + count)
+        return logits[:, -1] if logits.ndim == 3 else logits
 
     @property
     def has_cache(self) -> bool:
@@ -189,7 +241,7 @@ def _tokens(
     cache, ended = decoder.empty(batch), np.zeros(batch, bool)
     tokens = np.zeros(batch, np.int64)
     for _ in range(most):
-        logits, cache = decoder.step(ids, cache, past)
+        logits = decoder.step(ids, cache, past)
         tokens = np.where(ended, tokens, sampling.drawn(logits, random)).astype(np.int64)
         yield tokens
         ended |= np.isin(tokens, stop)

@@ -14,6 +14,7 @@ from onnx import parser
 
 import minitvm
 from benchmarks.decoders import Decoder
+from minitvm import generation
 from minitvm.cli import cli
 from minitvm.errors import ConfigError, InputError
 from minitvm.generation import Sampling
@@ -46,8 +47,19 @@ def whole(session: minitvm.InferenceSession, ids: list[int], count: int) -> list
 def test_the_likeliest_tokens_are_those_of_the_whole_sequence(session: minitvm.InferenceSession) -> None:
     ids = [3, 14, 15, 92, 65]
     got = minitvm.generate(session, ids, max_tokens=12)
-    assert got.tolist() == whole(session, ids, 12)
     assert len(session.libraries) == 1
+    assert got.tolist() == whole(session, ids, 12)
+
+
+def test_a_cache_in_place_is_as_one_that_grows(
+    session: minitvm.InferenceSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert session.buffers == {n: n.replace("past_key_values", "present") for n in SMALL.empty()}
+    ids, how = [[5, 6, 7], [70, 1, 2]], {"max_tokens": 20, "temperature": 0.9, "seed": 1}
+    monkeypatch.setattr(generation, "_SPARE", 2)  # memory is too little after 2, 7, 17, ... tokens
+    in_place = minitvm.generate(session, ids, **how)
+    monkeypatch.setattr(type(session), "buffers", {})
+    np.testing.assert_array_equal(minitvm.generate(session, ids, **how), in_place)
 
 
 def test_onnx_runtimes_sessions_say_the_same(session: minitvm.InferenceSession, path: Path) -> None:

@@ -40,6 +40,8 @@ class ModelDescription:
     """Weights that are inputs as well, and so only defaults; none before version 4 of ONNX's format, where all are."""
     metadata: Mapping[str, Any] = field(default_factory=dict)
     """What the file says of itself, by ONNX Runtime's names: ``producer_name``, ``custom_metadata_map``, ..."""
+    buffers: Mapping[str, str] = field(default_factory=dict)
+    """Inputs that may be longer than what is in use, with the outputs that are the same with new places written."""
 
     @property
     def form(self) -> dict[str, Any]:

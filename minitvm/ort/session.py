@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -183,6 +184,12 @@ class InferenceSession:
     def get_overridable_initializers(self) -> list[NodeArg]:
         """Weights that are inputs as well: defaults in whose place a run may be given others."""
         return list(map(_node_arg, self._engine.description.overridable))
+
+    @property
+    def buffers(self) -> Mapping[str, str]:
+        """Inputs that may be longer than what is in use, as a decoder's caches, with the outputs that are the same with
+        new places written: bound to one ``OrtValue`` both, they are changed where they lie.  Of a model's file."""
+        return MappingProxyType(dict(self._engine.description.buffers))
 
     @stage("describing the model")
     def get_modelmeta(self) -> ModelMetadata:

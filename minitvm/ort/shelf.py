@@ -82,7 +82,8 @@ class Shelf:
         self._hold(model)
         found = {name: self._file(file) for name, file in _others(model).items()}
         inputs, outputs = ([_value_form(value) for value in values] for values in (said.inputs, said.outputs))
-        form = {"inputs": inputs, "outputs": outputs, "metadata": dict(said.metadata), "files": found}
+        said_of = {"metadata": dict(said.metadata), "buffers": dict(said.buffers)}
+        form = {"inputs": inputs, "outputs": outputs, **said_of, "files": found}
         self._keep_record(form, "description")
         self._key = cache_key(self._key, json.dumps(found))
 
@@ -195,7 +196,7 @@ def _described(form: Json) -> ModelDescription:
         )
         for values in (form["inputs"], form["outputs"])
     )
-    return ModelDescription(inputs, outputs, metadata=form["metadata"])
+    return ModelDescription(inputs, outputs, metadata=form["metadata"], buffers=form.get("buffers", {}))
 
 
 def _value(name: str, type_: str, dtype: str, shape: list[int | str | None], has_rank: bool) -> ValueDescription:

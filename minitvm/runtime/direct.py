@@ -244,6 +244,8 @@ Span: TypeAlias = tuple[int, int]
 
 def span_of(array: np.ndarray) -> Span:
     first = last = address_of(array)
+    if array.flags.c_contiguous:
+        return first, first + array.nbytes
     for extent, stride in zip(array.shape, array.strides, strict=True):
         way = (extent - 1) * stride
         first, last = first + min(way, 0), last + max(way, 0)
@@ -266,7 +268,7 @@ def meetings(spans: Mapping[Key, Span]) -> dict[Key, set[Key]]:
 
 def is_writable(array: np.ndarray) -> bool:
     """Whether a kernel can write a result there: it begins on a boundary that all of them count on, besides."""
-    return array.flags.writeable and is_readable(array) and array.ctypes.data % ALIGNMENT == 0
+    return array.flags.writeable and is_readable(array) and address_of(array) % ALIGNMENT == 0
 
 
 _DATA = object.__basicsize__

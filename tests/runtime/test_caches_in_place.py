@@ -87,7 +87,7 @@ def aligned(array: np.ndarray, shift: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_new_places_are_written_and_no_others(threads: int) -> None:
-    """What lies behind them tells: zeros where the cache was copied, else what was there.  Poisoned memory is always."""
+    """What lies behind them tells: zeros where the cache was copied, as poisoned ones are, else what was there."""
     s, feeds, poisoned = session(threads=threads), fed(), os.environ["MINITVM_POISON"] == "1"
     for shift, cleared in ((0, poisoned), (4, True), (0, poisoned)):
         cache = aligned(feeds["past"], shift)

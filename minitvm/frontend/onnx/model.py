@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,26 @@ def describe_model(proto: onnx.ModelProto) -> ModelDescription:
         tuple(node.op_type for graph in inner for node in graph.node),
         tuple(describe_value(v) for v in proto.graph.input if v.name in weights and proto.ir_version >= _DEFAULTS),
         _metadata(proto),
+        _buffers(proto.graph),
     )
+
+
+_BUFFERS: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "GroupQueryAttention": ((3, 1), (4, 2)),
+    "TensorScatter": ((0, 0),),
+}
+"""Operators with the inputs that they write new places into, each with the output that it becomes."""
+
+
+def _buffers(graph: onnx.GraphProto) -> dict[str, str]:
+    inputs, outputs = {v.name for v in graph.input}, {v.name for v in graph.output}
+    found = {}
+    for node in graph.node:
+        for taken, given in _BUFFERS.get(node.op_type, ()):
+            is_there = taken < len(node.input) and given < len(node.output)
+            if is_there and node.input[taken] in inputs and node.output[given] in outputs:
+                found[node.input[taken]] = node.output[given]
+    return found
 
 
 def inner_graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
