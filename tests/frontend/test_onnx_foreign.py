@@ -142,6 +142,16 @@ def test_what_needs_a_size_that_comes_up(node: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::minitvm.driver.program.HostCallWarning")
+@pytest.mark.parametrize("batch", [0, 1, 3])
+def test_a_batch_that_one_factor_alone_knows(batch: int) -> None:
+    """Of the other, all sizes come up."""
+    found = session("""g (float[N, T, 4] x, bool[T] keep) => (float[A, B, C] y) {
+      kept = Compress<axis = 1>(x, keep) sizes = Shape(kept) zeros = ConstantOfShape(sizes)
+      turned = Transpose<perm = [0, 2, 1]>(zeros) y = MatMul(kept, turned) }""")
+    feeds = {"x": normal(batch, 3, 4), "keep": np.array([True, False, True])}
+    np.testing.assert_array_equal(found.run(None, feeds)[0], np.zeros((batch, 2, 2), "float32"))
+
+
 def test_sizes_that_come_up_and_do_not_fit() -> None:
     text = LATE % {"op": "RNN", "rows": 4}
     made = session(text.replace("bool[N] kept", "bool[N] kept, float[2, 3, 4] h0").replace("w, r)", "w, r, , , h0)"))

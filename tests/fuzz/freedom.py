@@ -142,6 +142,7 @@ OPEN = 10
 """Evaluations with other numbers in elements that are open ..."""
 NEAR = 10
 """... and with numbers as far off as elements are open to: all down, all up, and as chance has it."""
+_EVERYDAY = 9
 
 
 @dataclass(frozen=True)
@@ -257,5 +258,7 @@ def _anything(value: Array, kind: int, turn: int) -> Array:
     info = np.iinfo(dtype)
     if kind < 4:
         return np.asarray((0, 1, info.min, info.max)[kind], dtype)
-    drawn = rng.integers(info.min, info.max, value.shape, dtype=dtype, endpoint=True)
-    return drawn if kind < OPEN - 1 else ~drawn
+    if kind < OPEN - 2:
+        return np.asarray(rng.integers(info.min, info.max, value.shape, dtype=dtype, endpoint=True))
+    drawn = rng.integers(max(info.min, -_EVERYDAY), _EVERYDAY, value.shape, dtype=dtype, endpoint=True)
+    return drawn if kind < OPEN - 1 else np.asarray(_EVERYDAY - drawn, dtype)

@@ -77,8 +77,8 @@ def _flat_batch(node: OnnxNode, x: Expr, batch: tuple[int | None, ...]) -> Expr:
     if all(d == 1 for d in own):
         return unflattened(x, (1, *matrix))
     if own != batch:
-        if None in batch:
-            raise node.unknown(f"{x.tensor_type} cannot be repeated to an unknown batch {shape_text(batch)}")
+        if None in (*batch, *matrix):
+            raise node.unknown(f"{x.tensor_type} cannot be repeated to the batch {shape_text(batch)}: a size is unknown")
         x = emit("broadcast_to", x, shape=(*batch, *matrix))
     count = known_product(batch)
     return unflattened(x, (None if count == -1 else count, *matrix)) if len(batch) > 1 else x
