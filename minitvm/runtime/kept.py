@@ -25,6 +25,7 @@ import json
 import mmap
 import os
 import struct
+import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -44,6 +45,8 @@ LIMIT_BYTES = 2 << 30
 _MAGIC, _DIGEST, _LENGTHS = b"minitvm library\1", 32, struct.Struct("<QQ")
 _FRONT = len(_MAGIC) + _DIGEST + _LENGTHS.size
 _PAGE = 4096
+_ABANDONED_S = 3600
+"""Seconds after which nobody is still writing an entry."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +117,15 @@ class LibraryCache(KernelCache):
             self.lend(value, key, name)
         self.trim()
         return True
+
+    def trim(self) -> None:
+        """As of :class:`KernelCache`; and what processes left behind that were killed as they wrote an entry goes."""
+        super().trim()
+        assert self.folder is not None
+        for path in self.folder.glob(self.places.format("*").replace(".lib", ".part")):
+            with contextlib.suppress(OSError):
+                if time.time() - path.stat().st_mtime > _ABANDONED_S:
+                    path.unlink()
 
     # --- which entry has an array ---
 

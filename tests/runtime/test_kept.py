@@ -144,6 +144,18 @@ def test_the_folder_has_a_limit_and_an_entry_half_of_it(tmp_path: pathlib.Path) 
     assert [key for key in ("aa1", "bb1", "cc1") if cache.find(key)] == ["bb1", "cc1"]
 
 
+def test_what_a_killed_process_left_is_removed(tmp_path: pathlib.Path) -> None:
+    """Not what somebody may be writing now."""
+    cache = LibraryCache(tmp_path)
+    assert cache.keep("ab1", built())
+    left, written = (entry(tmp_path).with_name(f"ab2.lib.{number}.part") for number in range(2))
+    left.write_bytes(bytes(10))
+    os.utime(left, (0, 0))
+    written.write_bytes(bytes(10))
+    assert cache.keep("ab3", built(3))
+    assert not left.exists() and written.exists() and cache.find("ab3") is not None
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
 def test_what_is_no_file_of_this_users_is_not_opened(tmp_path: pathlib.Path) -> None:
     cache = LibraryCache(tmp_path)
