@@ -291,7 +291,7 @@ def test_random_calls_of_every_operator_are_decided() -> None:
 
 def by_data(op: Op, found: Coverage) -> bool:
     """Whether the operator writes where its operands say."""
-    return op.has_statements() and "depends on data" in found.reason
+    return (op.has_statements() or op.in_place is not None) and "depends on data" in found.reason
 
 
 def lowers(function_: Function) -> bool:
