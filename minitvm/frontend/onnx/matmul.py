@@ -78,7 +78,7 @@ def _flat_batch(node: OnnxNode, x: Expr, batch: tuple[int | None, ...]) -> Expr:
         return unflattened(x, (1, *matrix))
     if own != batch:
         if None in (*batch, *matrix):
-            raise node.unknown(f"{x.tensor_type}, not known as a whole, cannot be repeated to batch {shape_text(batch)}")
+            raise node.unknown(f"{x.tensor_type}, not known as a whole, cannot be repeated to {shape_text(batch)}")
         x = emit("broadcast_to", x, shape=(*batch, *matrix))
     count = known_product(batch)
     return unflattened(x, (None if count == -1 else count, *matrix)) if len(batch) > 1 else x
