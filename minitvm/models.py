@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -22,7 +23,9 @@ from minitvm.frontend import ValueDescription, describe_onnx, from_onnx, load_mo
 from minitvm.ir.budget import compiling
 from minitvm.ir.decision import decisions
 from minitvm.ir.dims import Undecided, assumptions, deciding
+from minitvm.ir.dims import measured as measured_here
 from minitvm.ir.expr import Module
+from minitvm.passes.in_stages import in_stages
 from minitvm.passes.pipeline import Plan
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.library import Library
@@ -51,24 +54,29 @@ def compile(
     trace: bool = False,
     passes: Sequence[Any] = (),
     pipeline: Sequence[Any] | None = None,
+    staged: bool = False,
 ) -> Library:
     """Compile an ONNX model; its weights become part of the library.
 
     ``shape_dict`` gives the inputs' shapes where the model leaves dimensions open, ``value_dict`` the values of inputs
-    that shapes depend on; those are no inputs of the library.  The other options are those of :func:`minitvm.build`,
+    that shapes depend on; those are no inputs of the library.  Of one that is ``staged``, what follows from sizes that
+    the data decide is compiled for all of them that are alike; a run raises :class:`DoesNotFit` for others.  The other
+    options are those of :func:`minitvm.build`,
     the dictionaries those of ``from_onnx``, and so are the errors.
     """
     parsed, plan = Target.parse(target), Plan.of(passes, pipeline)
     opened = load_model(model)
-    with decisions() as read:
-        module, params = from_onnx(opened, shape_dict=shape_dict, dtype_dict=dtype_dict, value_dict=value_dict)
-    said, files = describe_onnx(opened).form, opened.files
-    del opened  # what it holds of small weights is not needed beside the module's
-    for value in params.values():
-        value.setflags(write=False)  # nobody else has them, so constants need not copy them
-    backend = backend_for(parsed, num_threads)
-    how: dict[str, Any] = {"strict": strict, "on_progress": on_progress, "trace": trace}
-    library = build_consuming(module, params, backend, opt_level, plan=plan, **how)
+    with assumptions({}) if staged else contextlib.nullcontext():
+        with decisions() as read, deciding():
+            module, params = from_onnx(opened, shape_dict=shape_dict, dtype_dict=dtype_dict, value_dict=value_dict)
+        said, files = describe_onnx(opened).form, opened.files
+        del opened  # what it holds of small weights is not needed beside the module's
+        module = in_stages(module, params, measured_here())
+        for value in params.values():
+            value.setflags(write=False)  # nobody else has them, so constants need not copy them
+        backend = backend_for(parsed, num_threads)
+        how: dict[str, Any] = {"strict": strict, "on_progress": on_progress, "trace": trace}
+        library = build_consuming(module, params, backend, opt_level, plan=plan, **how)
     files.require_unchanged()  # weights are read until here
     assert library.report is not None
     library.report.imported = read
@@ -108,18 +116,20 @@ def compile_symbolic(
     *,
     shape_dict: Mapping[str, Sequence[int | str]] = MappingProxyType({}),
     sample: Mapping[str, Sequence[int]] = MappingProxyType({}),
+    measured: Mapping[str, int] = MappingProxyType({}),
     num_threads: int | None = None,
     on_progress: Progress | None = None,
 ) -> Library:
     """Compile an ONNX model once for all shapes that it leaves open; ``shape_dict`` names or fixes dimensions.
 
     What the model decides by its sizes, a branch or a broadcast, is decided as inputs of the shapes ``sample`` have it;
-    the library then serves all shapes for which it is decided likewise, and refuses others.  Raises what
+    the library then serves all shapes for which it is decided likewise, and refuses others.  Sizes that the data decide
+    are ``measured`` in a run; they are taken for what they were in an earlier one.  Raises what
     :func:`compile` raises; above all :class:`CompilerError` for operators whose loops are made for numbers.
     """
     backend = backend_for(target, num_threads)
     opened = load_model(model)
-    with assumptions(_sizes_of(opened, shape_dict, sample) if sample else None):
+    with assumptions({**_sizes_of(opened, shape_dict, sample), **measured} if sample else None):
         module, params = _import_symbolic(opened, backend, shape_dict)
         said, files = describe_onnx(opened).form, opened.files
         del opened
@@ -137,6 +147,7 @@ def _import_symbolic(
     given = {value.name: _open_shape(value) for value in describe_onnx(model).inputs if value.held is None}
     with deciding():
         module, params = from_onnx(model, shape_dict={**given, **names})
+    module = in_stages(module, params, measured_here())
     require_symbolic(module.main, backend)
     return module, params
 

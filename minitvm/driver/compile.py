@@ -30,16 +30,19 @@ from minitvm.errors import CompilerError, ConfigError, InputError, listing, stag
 from minitvm.ir.arrays import shared, trim
 from minitvm.ir.budget import COST, compiling, current
 from minitvm.ir.decision import Declined, decide, decisions
-from minitvm.ir.dims import Dim, facts
+from minitvm.ir.dims import Dim, Fact, facts_of
 from minitvm.ir.expr import Call, Function, Module, Var, describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.ops._shape import Windowed
+from minitvm.ir.ops.foreign import ForeignRandom
 from minitvm.ir.ops.image import Resize2d, Upsampling
+from minitvm.ir.ops.stage import Stage
 from minitvm.ir.types import TensorType, symbols
 from minitvm.ir.visitor import calls
 from minitvm.passes.attention import Slower
 from minitvm.passes.call_libraries import LibraryOf
 from minitvm.passes.compare import Comparison, compare
+from minitvm.passes.in_stages import stages_of
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
 from minitvm.passes.pipeline import SCHEDULES, Plan, Sequential, context_for, default_pipeline, optimize
@@ -137,7 +140,7 @@ def build_consuming(
     if is_large:
         trim()
     with decisions() as report.placement:
-        report.artifact = artifact = _compile(program, report)
+        report.artifact = artifact = _compile(program, report, facts_of())
     if is_large:
         trim()
     require_used(compiler.overrides, report.groups)
@@ -168,7 +171,11 @@ def _is_number(dim: Dim) -> bool:
 
 def require_symbolic(function: Function, backend: Backend) -> None:
     """:class:`CompilerError` where an operator's loops are made for numbers, as can be seen before a build."""
+    for body in stages_of(function):
+        require_symbolic(body, backend)
     for call in calls(function.body):
+        if isinstance(call.op, (Stage, ForeignRandom)):
+            continue
         if symbols(call.type, *(arg.type for arg in call.args)) and isinstance(call.op, Op):
             if backend.schedules == "llvm" and slides_over_tiles(call):
                 continue  # they slide over tiles
@@ -218,7 +225,7 @@ def _asked(backend: Backend) -> tuple[str, LibraryOf | None, Slower, Predict]:
     return backend.schedules, library_of, backend.slower, backend.predicted
 
 
-def _compile(program: Program, report: BuildReport) -> Artifact:
+def _compile(program: Program, report: BuildReport, assumed: frozenset[Fact] = frozenset()) -> Artifact:
     """Code generation for one function after the passes; branches of control flow become libraries of their own.
     Takes the arrays out of ``program.params``."""
     require_addressable(program.graph)
@@ -231,7 +238,7 @@ def _compile(program: Program, report: BuildReport) -> Artifact:
         if config.read_flag("MINITVM_VERIFY"):
             maker = KernelReport(symbol, group, report.compiler).template
             verify_code(symbol, group, maker, lambda alone: _link(alone, kernels, report))
-    return _link(program, kernels, report, refused)
+    return _link(program, kernels, report, refused, assumed)
 
 
 def _link(
@@ -239,6 +246,7 @@ def _link(
     kernels: Mapping[str, KernelCode],
     report: BuildReport,
     refused: Mapping[str, str] = MappingProxyType({}),
+    assumed: frozenset[Fact] = frozenset(),
 ) -> Artifact:
     """The artefact of a program and its kernels.  Takes the arrays out of ``program.params``."""
     program = with_library_calls(program, [symbol for symbol in program.groups if kernels[symbol].is_library_call])
@@ -263,7 +271,7 @@ def _link(
         threads=threads,
         hosts=hosts,
         sizes=program.sizes,
-        assumed=facts(),
+        assumed=assumed,
         host_calls=host_calls_of(program, hosts, refused, str(backend.target)),
     )
     return replace(artifact, entry=backend.entry(artifact, needs, report.compiler.image_of))
@@ -280,7 +288,10 @@ def _workspace(code: KernelCode) -> dict[str, Dim]:
 
 def _branches(function: Function, report: BuildReport) -> dict[str, Artifact]:
     """The functions among a host call's attributes, compiled."""
-    return {name: _compile(read_program(f), report) for name, f in branch_functions(function).items()}
+    op: Any = function.body.op if isinstance(function.body, Call) else None
+    measured = (op.sizes[: op.measured], op.sizes[: op.fresh]) if isinstance(op, Stage) else ()
+    assumed = facts_of(*measured) if measured else frozenset()
+    return {name: _compile(read_program(f), report, assumed) for name, f in branch_functions(function).items()}
 
 
 Link = Callable[[Program], Artifact]

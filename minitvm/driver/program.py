@@ -14,12 +14,14 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from minitvm.ir.expr import Tuple as TupleExpr
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import OutOfRange
+from minitvm.ir.ops.foreign import ForeignRandom
 from minitvm.ir.types import Span, TensorType, TupleType, Type, closed, flatten, is_numeric, leaves, nest, tensor_fields
 from minitvm.ir.visitor import calls, post_order, sizes_of
 from minitvm.runtime.control import is_native
 from minitvm.runtime.graph import Alias, Entry, Graph, Host, HostCall, HostStep, Join, Launch, LibraryCall, Node, Step
 from minitvm.runtime.hosts import branch_functions, operators_of
 from minitvm.runtime.roofline import Cost
+from minitvm.runtime.staged import is_stage
 from minitvm.target import MachineModel
 
 
@@ -262,6 +264,8 @@ def host_calls_of(
     for node in program.graph.nodes:
         if isinstance(node.step, HostStep):
             host = hosts[node.name]
+            if is_stage(host):
+                found.extend(call for branch in host.branches.values() for call in branch.host_calls)
             if is_native(host, target):
                 continue
             reason = refused.get(str(host.function.attrs.get("symbol"))) or _reason(host.function)
@@ -279,13 +283,20 @@ def _reason(function: Function) -> str:
         return "control flow that depends on data; its branches are compiled"
     if not all(map(is_numeric, types)):
         return "values that only Python holds"
+    if any(isinstance(call.op, ForeignRandom) for call in calls(function.body)):
+        return DRAWS
     if not all(t.is_static for t in types):
         return "a shape that is known only when the model runs"
     return "no compute rule"
 
 
-def announce(found: tuple[HostCall, ...], strict: bool) -> None:
+DRAWS = "it draws numbers at random"
+"""Why an operator runs in Python of which ``strict`` asks for no kernel."""
+
+
+def announce(calls: tuple[HostCall, ...], strict: bool) -> None:
     """Warn of host calls once, or refuse them."""
+    found = [call for call in calls if not strict or call.reason != DRAWS]
     if not found:
         return
     lines = list(dict.fromkeys(str(call) for call in found))

@@ -340,6 +340,26 @@ def _applied(function: str, a: Dim, b: Dim) -> Dim:
 
 def least(dim: Dim) -> int | None:
     """The smallest value of a dimension; ``None`` where there is none or it is not known."""
+    found = _least_of_terms(dim)
+    if found is not None or isinstance(dim, int):
+        return found
+    bound = _below_quotients(dim)
+    return None if bound == dim else least(bound)
+
+
+def _below_quotients(dim: SymbolicDim) -> Dim:
+    """What is at most ``dim``, without quotients of which multiples are taken: ``n - 31 <= 32 * (n // 32) <= n``."""
+    total: Dim = 0
+    for monomial, factor in dim.terms:
+        term: Dim = SymbolicDim(((monomial, factor),)) if monomial else factor
+        if _is_quotient(monomial) and factor % monomial[0].of[1] == 0:
+            of, by = monomial[0].of
+            term = (of - (by - 1 if factor > 0 else 0)) * (factor // by)
+        total = total + term
+    return total
+
+
+def _least_of_terms(dim: Dim) -> int | None:
     total = 0
     for monomial, factor in _terms(dim):
         bounds = [bound for atom in monomial if (bound := atom.least()) is not None]
@@ -390,6 +410,14 @@ class Assumptions:
     deciding: bool
     """Whether comparisons are answered by the sample: while a model is read, not by passes, which decline instead."""
     facts: set[Fact]
+    measures: bool
+    """Whether sizes can be measured: not inside the body of a loop, in which they differ from trip to trip."""
+    measured: dict[str, Any]
+    """By symbol that the data decide, what computes it in a run: an expression of one whole number."""
+    keys: dict[object, str]
+    """Such symbols by what they were asked for with."""
+    guessed: dict[str, int]
+    """What such symbols are taken for in comparisons until a run has measured them.  Types are counted on to fit."""
 
 
 _assumed: ContextVar[Assumptions | None] = ContextVar("_assumed", default=None)
@@ -398,7 +426,7 @@ _assumed: ContextVar[Assumptions | None] = ContextVar("_assumed", default=None)
 @contextmanager
 def assumptions(sample: Mapping[str, int] | None = None) -> Iterator[set[Fact]]:
     """Collects what types and values were found to be as if it held, which only a run can say."""
-    found = Assumptions(sample, False, set())
+    found = Assumptions(sample, False, set(), True, {}, {}, {})
     with under(found):
         yield found.facts
 
@@ -438,9 +466,83 @@ def facts() -> frozenset[Fact]:
     return frozenset() if found is None else frozenset(found.facts)
 
 
+def forget_since(before: frozenset[Fact]) -> None:
+    """What was counted on since then was in vain."""
+    found = _assumed.get()
+    if found is not None:
+        found.facts.intersection_update(before)
+
+
+def facts_of(measured: Iterable[str] = (), fresh: Iterable[str] = ()) -> frozenset[Fact]:
+    """Those that are known to hold or not once these sizes are ``measured``, which the data decide, and were not before
+    the ``fresh`` ones of them were."""
+    known, new = {*measured}, {*fresh}
+    said = ((fact, _measured_in(fact)) for fact in facts())
+    return frozenset(fact for fact, names in said if names <= known and not (new and names.isdisjoint(new)))
+
+
+def _measured_in(fact: Fact) -> set[str]:
+    named = symbols_of(dim for dim in (fact.a, fact.b) if isinstance(dim, SymbolicDim))
+    return {name for name in named if name.startswith(MEASURED)}
+
+
 def are_counted_on() -> bool:
     """Whether somebody collects assumptions: then symbols may be calculated with as if they were numbers."""
     return _assumed.get() is not None
+
+
+def measure(make: Callable[[], Any], key: object, guess: int | None = None) -> SymbolicDim:
+    """The dimension whose value the expression that ``make`` makes has in a run: the same for the same ``key``.  0 or
+    more; what is less is seen when it is measured.  Until then comparisons are answered as if it were ``guess``.
+    :class:`Undecided` where nobody collects assumptions."""
+    found = _assumed.get()
+    if found is None:
+        raise Undecided("a size that data decide")
+    if key in found.keys:
+        return symbol(found.keys[key])
+    name = found.keys[key] = f"{MEASURED}{len(found.measured)}"
+    found.measured[name] = make()
+    if found.sample is not None and name not in found.sample:
+        found.guessed[name] = _UNMEASURED + 2 * len(found.measured) if guess is None else guess
+    return symbol(name)
+
+
+def can_measure() -> bool:
+    """Whether a size that the data decide can be a symbol."""
+    found = _assumed.get()
+    return found is not None and found.measures
+
+
+@contextmanager
+def unmeasured() -> Iterator[None]:
+    """Within it no size is measured."""
+    found = _assumed.get()
+    if found is None:
+        yield
+        return
+    before, found.measures = found.measures, False
+    try:
+        yield
+    finally:
+        found.measures = before
+
+
+def measured() -> Mapping[str, Any]:
+    """By symbol that the data decide, what computes it."""
+    found = _assumed.get()
+    return {} if found is None else found.measured
+
+
+MEASURED = "measured_"
+"""What names of symbols begin with that the data decide."""
+
+_UNMEASURED = 15
+"""About what such a one is taken for until a run has had it otherwise."""
+
+
+def is_measured(dim: Dim) -> bool:
+    """Whether the data decide it."""
+    return isinstance(dim, SymbolicDim) and any(name.startswith(MEASURED) for name in symbols_of([dim]))
 
 
 def sampled(dim: Dim) -> int | None:
@@ -484,7 +586,7 @@ def _sampled(fact: Fact, other: Fact) -> bool:
         return fact in found.facts
     if not found.deciding:
         raise undecided(fact.a, fact.b)
-    answer = _holds(fact, found.sample)
+    answer = _holds(fact, {**found.sample, **found.guessed})
     if answer is None:
         raise undecided(fact.a, fact.b)
     found.facts.add(fact if answer else other)
@@ -555,6 +657,8 @@ def _extreme(function: str, a: Dim, b: Dim) -> Dim:
 def larger_here(a: Dim, b: Dim) -> Dim:
     """max(a, b), which of them as the sample has it, a where they are equal; that the other is no larger is a fact."""
     found = _assumed.get()
+    if is_measured(a) or is_measured(b):  # which of them is larger differs from run to run
+        return larger(a, b)
     if found is not None and found.sample is not None and _holds(Fact("<", a, b), found.sample):
         a, b = b, a
     try:
@@ -565,6 +669,8 @@ def larger_here(a: Dim, b: Dim) -> Dim:
 
 def smaller_here(a: Dim, b: Dim) -> Dim:
     """min(a, b), likewise; b where they are equal."""
+    if is_measured(a) or is_measured(b):
+        return smaller(a, b)
     larger_one = larger_here(a, b)
     return a if larger_one == b else b if larger_one == a else smaller(a, b)
 

@@ -24,7 +24,8 @@ from minitvm.ir.types import STRING, MapType, SequenceType, TensorType, as_shape
 from minitvm.ort.declared import check_declared, declared_shapes, with_values
 from minitvm.ort.errors import MissingInputError
 from minitvm.ort.shelf import Shelf
-from minitvm.ort.symbolic import Shapes, SymbolicLibraries
+from minitvm.ort.symbolic import Measured, Shapes, SymbolicLibraries
+from minitvm.runtime.bind import DoesNotFit
 from minitvm.runtime.checks import check_input, check_shapes, dictionary, unknown_name
 from minitvm.runtime.code import code_for
 from minitvm.runtime.devices import HOST, Device, Memory, device_of, memory_of
@@ -205,9 +206,13 @@ class Compiling:
         shape may raise what compiling raises.
         """
         if self._only is not None and self._is_plain(feeds):
-            return self._only.run(feeds, how)
-        found, checked = self.found(feeds)
-        results = found.run(checked, how)
+            found, checked = self._only, dict(feeds)
+        else:
+            found, checked = self.found(feeds)
+        try:
+            results = found.run(checked, how)
+        except DoesNotFit as error:
+            return self._run_otherwise(found, checked, how, error)
         if found.is_worth(self._cost, self._after):
             with self._lock:
                 self.worker = self.worker or ThreadPoolExecutor(1, "minitvm-beside")
@@ -219,6 +224,23 @@ class Compiling:
         """What runs these inputs, and the inputs as it takes them; raises what :meth:`run` raises."""
         checked = self._checked(feeds)
         return self._specialised({name: checked[name].shape for name in self._tensors}, checked), checked
+
+    def _run_otherwise(self, than: Specialised, feeds: dict[str, Any], how: How, error: DoesNotFit) -> list[Any]:
+        """A run in which sizes that the data decide are others than ``than`` is for."""
+        shapes = {name: feeds[name].shape for name in self._tensors}
+        for library in self._symbolic.others(shapes, than.library, error):
+            try:
+                results = library.call(feeds, how)
+            except DoesNotFit as again:
+                error.measured = again.measured
+            else:
+                self._kept.put(tuple(shapes.values()), Specialised(library, frozenset(), True))
+                return results
+        self._kept.drop(tuple(shapes.values()))
+        return self._specialised(shapes, feeds, self._compile_plain).run(feeds, how)
+
+    def _compile_plain(self, shapes: Shapes, values: Arrays) -> Specialised:
+        return Specialised(self._make(shapes, values, {}), frozenset(values))
 
     def _compile_beside(self, shapes: Shapes) -> None:
         about = f"kernels for {', '.join(f'{name} {shape}' for name, shape in shapes.items())}"
@@ -289,19 +311,19 @@ class Compiling:
             self._symbolic.forget_refusal()
             raise
 
-    def _compiled_symbolic(self, shapes: Shapes) -> Library | Decision:
+    def _compiled_symbolic(self, shapes: Shapes, measured: Measured) -> Library | Decision:
         """For all shapes for which sizes decide as these do, or why not."""
         if not self._wants_symbolic:
             return Decision("session", "kernels for all shapes", False, "the session was asked for none")
-        found, self._cost = self._shelf.symbolic(shapes, partial(self._make_symbolic, shapes))
+        found, self._cost = self._shelf.symbolic(shapes, partial(self._make_symbolic, shapes, measured))
         return found
 
-    def _make_symbolic(self, shapes: Shapes) -> Library | Decision:
+    def _make_symbolic(self, shapes: Shapes, measured: Measured) -> Library | Decision:
         from minitvm.models import NEEDS_NUMBERS, compile_symbolic, reason_of
 
         start = time.perf_counter()
         how: dict[str, Any] = {"num_threads": self._threads, "on_progress": self._on_progress}
-        how |= {"shape_dict": self._names(), "sample": shapes}
+        how |= {"shape_dict": self._names(), "sample": shapes, "measured": measured}
         try:
             found = compile_symbolic(self._model, self.target, self._opt_level, **how)
         except NEEDS_NUMBERS as error:  # the session goes on with them, and says so
@@ -311,6 +333,8 @@ class Compiling:
         return found
 
     def _compile(self, shapes: Shapes, values: Arrays, **options: Any) -> Specialised:
+        if any(isinstance(one, Library) and one.is_staged for one in self._symbolic.done()):
+            options = {**options, "staged": True}
         library = self._shelf.own(shapes, values, partial(self._make, shapes, values, options))
         return Specialised(library, frozenset(values))
 

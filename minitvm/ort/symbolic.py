@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
+from types import MappingProxyType
 from typing import TypeAlias
 
 from minitvm.ir.decision import Decision
@@ -13,6 +14,8 @@ from minitvm.runtime.bound import Bound
 from minitvm.runtime.library import Library
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
+Measured: TypeAlias = Mapping[str, int]
+"""What sizes were that the data decide, by name."""
 
 MOST_KEPT = 8
 """Of one model: sizes that decide more than so many ways get libraries of their own."""
@@ -25,7 +28,7 @@ class SymbolicLibraries:
     hold has another one made, with the facts turned round.  Who asks while one is made waits for it.
     """
 
-    def __init__(self, make: Callable[[Shapes], Library | Decision]) -> None:
+    def __init__(self, make: Callable[[Shapes, Measured], Library | Decision]) -> None:
         self._make = make
         self._lock = threading.Lock()
         self._jobs: list[Future[Library | Decision]] = []
@@ -45,6 +48,23 @@ class SymbolicLibraries:
             return None
         return bound_to(made.result(), shapes) if mine else self.bound(shapes)
 
+    def others(self, shapes: Shapes, than: Bound | Library, found: DoesNotFit) -> Iterator[Bound | Library]:
+        """Those that may fit what a run with one of them has ``found`` of sizes that the data decide; what it goes on
+        to find is looked at when the next one is asked for, which may be made for it."""
+        tried = [opened(than)]
+        while True:
+            known = (job.result() for job in list(self._jobs))
+            one = next((one for one in known if one not in tried and bound_to(one, shapes) is not None), None)
+            if one is None:
+                made, _ = self._next(shapes, found.measured)
+                one = None if made is None else made.result()
+            if not isinstance(one, Library) or one in tried:
+                return
+            tried.append(one)
+            fitting = bound_to(one, shapes)
+            if fitting is not None:
+                yield fitting
+
     def any(self, shapes: Shapes) -> Library | Decision:
         """One of them: the first, which is made for ``shapes`` where there is none yet."""
         if not self._jobs:
@@ -56,7 +76,9 @@ class SymbolicLibraries:
         with self._lock:
             self._jobs = [job for job in self._jobs if not job.done() or isinstance(job.result(), Library)]
 
-    def _next(self, shapes: Shapes) -> tuple[Future[Library | Decision] | None, bool]:
+    def _next(
+        self, shapes: Shapes, measured: Measured = MappingProxyType({})
+    ) -> tuple[Future[Library | Decision] | None, bool]:
         """One more, made here unless somebody else has begun one meanwhile; ``None`` where there are enough."""
         with self._lock:
             begun = next((job for job in self._jobs if not job.done()), None)
@@ -67,12 +89,17 @@ class SymbolicLibraries:
             job: Future[Library | Decision] = Future()
             self._jobs.append(job)
         try:
-            job.set_result(self._make(shapes))
+            job.set_result(self._make(shapes, measured))
         except BaseException as error:
             with self._lock:
                 self._jobs.remove(job)
             job.set_exception(error)
         return job, True
+
+
+def opened(library: Bound | Library) -> Library:
+    """The library for all shapes."""
+    return library if isinstance(library, Library) else library.opened
 
 
 def bound_to(found: Library | Decision, shapes: Shapes) -> Bound | Library | None:

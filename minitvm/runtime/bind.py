@@ -11,12 +11,13 @@ import operator
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from minitvm.errors import InputError
-from minitvm.ir.dims import Dim, SymbolicDim, number
+from minitvm.ir.dims import Dim, SymbolicDim, is_anonymous, number
 from minitvm.ir.types import Leaf, TensorType
 from minitvm.runtime.graph import Artifact, Graph, workspace_slots
 from minitvm.runtime.memory import Planner, room_of
@@ -24,6 +25,9 @@ from minitvm.runtime.memory import Planner, room_of
 
 class DoesNotFit(InputError):
     """Numbers for which a symbolic library was not made: types that do not hold for them."""
+
+    measured: Mapping[str, int] = MappingProxyType({})
+    """What sizes were that the data decide, where a run has found it out."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,10 @@ class Binder:
 
     def sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
         """For inputs of these shapes, by name; :class:`DoesNotFit` where the artefact's types do not hold for them."""
-        values = self._values(shapes)
+        return self.sizes_for(self._values(shapes))
+
+    def sizes_for(self, values: Mapping[str, int]) -> Sizes:
+        """For values of its symbols; :class:`DoesNotFit` likewise."""
         try:
             for fact in self._artifact.assumed:
                 if not fact.holds(values):
@@ -123,7 +130,7 @@ class _Types:
         self._dims: dict[Dim, int] = {}
         self._open: dict[Leaf, tuple[int, ...]] = {}
         for type_ in artifact.graph.entry_types:
-            if isinstance(type_, TensorType) and not type_.is_static:
+            if isinstance(type_, TensorType) and not type_.is_static and not any(map(is_anonymous, type_.shape)):
                 self._open[type_] = tuple(self._dims.setdefault(d, len(self._dims)) for d in type_.shape)
         self.numbers = {type_: place for place, type_ in enumerate(self._open)}
         self._nodes = [

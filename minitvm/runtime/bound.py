@@ -25,6 +25,9 @@ from minitvm.runtime.instance import Instance
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """Of inputs, by name."""
 
+MOST_MET = 64
+"""Values of symbols whose types are kept."""
+
 MOST_ROOMS = 8
 """Of one library: those used last are kept."""
 
@@ -48,16 +51,14 @@ class Planned(Protocol):
 
     def device(self) -> Device: ...
 
-    def bound(self, shapes: Shapes) -> Any: ...
-
     def like(self, artifact: Artifact) -> Any: ...
 
 
 class Bound:
     """What runs at some sizes; as a :class:`Library` for them."""
 
-    def __init__(self, rooms: Rooms, shapes: Shapes, sizes: Sizes) -> None:
-        self._rooms, self._shapes, self.sizes = rooms, shapes, sizes
+    def __init__(self, rooms: Rooms, sizes: Sizes) -> None:
+        self._rooms, self.sizes = rooms, sizes
 
     @property
     def inputs(self) -> dict[str, Leaf]:
@@ -69,10 +70,15 @@ class Bound:
     def host_calls(self) -> list[HostCall]:
         return self._rooms.library.host_calls
 
+    @property
+    def opened(self) -> Any:
+        """The library for all sizes."""
+        return self._rooms.library
+
     @cached_property
     def library(self) -> Any:
         """One with a plan for exactly these sizes."""
-        return self._rooms.library.bound(self._shapes)
+        return self._rooms.exactly(self.sizes)
 
     @property
     def artifact(self) -> Artifact:
@@ -133,14 +139,33 @@ class Room:
 class Rooms:
     """Of a library for all shapes."""
 
-    def __init__(self, library: Planned, binder: Binder) -> None:
+    def __init__(self, library: Planned, binder: Binder, grows: bool = False) -> None:
+        self.grows = grows
+        """Whether memory is planned for the most there was of each size: what data decide differs from run to run."""
         self.library, self._binder, self.open_types = library, binder, binder.open_types
         self._lock = threading.Lock()
         self._kept: OrderedDict[tuple[int, ...], Room | None] = OrderedDict()
+        self._met: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
 
     def at(self, shapes: Shapes) -> Bound:
         """For inputs of these shapes; :class:`DoesNotFit` where the library's types do not hold for them."""
-        return Bound(self, shapes, self._binder.sizes(shapes))
+        return Bound(self, self._binder.sizes(shapes))
+
+    def exactly(self, sizes: Sizes) -> Any:
+        """A library with a plan for these sizes alone."""
+        return self.library.like(self._binder.artifact(sizes))
+
+    def for_values(self, values: Mapping[str, int]) -> Bound:
+        """Likewise, for values of its symbols."""
+        key = tuple(values.values())
+        with self._lock:
+            found = self._met.pop(key, None)
+        found = found or Bound(self, self._binder.sizes_for(values))
+        with self._lock:
+            self._met[key] = found
+            if len(self._met) > MOST_MET:
+                self._met.popitem(last=False)
+        return found
 
     def of(self, sizes: Sizes) -> Room | None:
         """Where a run at these sizes finds memory; ``None`` where it needs a plan of its own."""
@@ -148,11 +173,19 @@ class Rooms:
             return None
         key = tuple(map(roomy, sizes.values.values()))
         with self._lock:
+            key = self._larger(key, sizes) if self.grows else key
             room = self._kept.pop(key) if key in self._kept else self._made(dict(zip(sizes.values, key, strict=True)))
             self._kept[key] = room
             if len(self._kept) > MOST_ROOMS:
                 self._kept.popitem(last=False)
         return room if room is not None and room.sizes.hold(sizes) else None
+
+    def _larger(self, key: tuple[int, ...], sizes: Sizes) -> tuple[int, ...]:
+        """What the last room was planned for, where that is enough; else as much as it takes for both."""
+        last = next(reversed(self._kept.items()), (key, None))
+        if last[1] is not None and last[1].sizes.hold(sizes):
+            return last[0]
+        return tuple(map(max, key, last[0]))
 
     def _made(self, values: Mapping[str, int]) -> Room | None:
         try:

@@ -17,6 +17,7 @@ import numpy as np
 from minitvm.ir.arrays import aligned_empty
 from minitvm.ir.types import as_tensor, is_numeric, leaves
 from minitvm.runtime.graph import Artifact, Host, HostStep, steps_of
+from minitvm.runtime.staged import is_stage, stage_step
 
 if TYPE_CHECKING:
     from minitvm.runtime.instance import Instance
@@ -43,6 +44,8 @@ def is_native(host: Host, target: str, inside: bool = False) -> bool:
     call: Any = host.function.body
     op = getattr(call, "op", None)
     given = [t for param in host.function.params for t in leaves(param.type)]
+    if is_stage(host):
+        return not inside
     if target.partition(" ")[0] != "llvm" or op is None:
         return False
     if op.cuts:
@@ -226,6 +229,8 @@ def control_step(outer: Instance, index: int) -> Callable[[], None] | None:
     if not is_native(outer.artifact.hosts[name], outer.artifact.target):
         return None
     call: Any = outer.artifact.hosts[name].function.body
+    if is_stage(outer.artifact.hosts[name]):
+        return partial(stage_step(call.op, outer.branches_of(index)["body"]), outer, index)
     if call.op.cuts:
         return partial(_cut, outer, index, call.op)
     records = _Records()

@@ -16,6 +16,7 @@ from minitvm.ir.evaluate import as_value, evaluate
 from minitvm.ir.expr import Call, Function, Module, Var
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.ops.control import If, Loop
+from minitvm.ir.ops.stage import Stage
 from minitvm.ir.parser import parse_module
 from minitvm.ir.reader import Reader
 from minitvm.ir.text import print_module
@@ -26,7 +27,7 @@ from minitvm.runtime.instance import HostRun, Instance
 
 def branch_functions(function: Function) -> dict[str, Function]:
     """The branches of a control-flow call, by attribute name; none for other functions."""
-    if not isinstance(function.body, Call) or not isinstance(function.body.op, (If, Loop)):
+    if not isinstance(function.body, Call) or not isinstance(function.body.op, (If, Loop, Stage)):
         return {}
     return {n: f for n, f in function.body.op.attributes().items() if isinstance(f, Function)}
 

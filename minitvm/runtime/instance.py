@@ -51,7 +51,7 @@ class Instance:
         code: Code,
         params: Mapping[str, np.ndarray],
         host: Callable[[str, Mapping[str, Instance]], HostRun],
-        branches: Callable[[str, Device, int], Mapping[str, Instance]],
+        branches: Callable[[str, Device, int], Mapping[str, Any]],
         control: Callable[[Instance, int], Callable[[], None] | None],
         device: Device,
         num_threads: int | None,
@@ -222,7 +222,7 @@ class Instance:
             return self.kernel_step(index)
         return self.host_step(index) if isinstance(node.step, HostStep) else lambda: None
 
-    def branches_of(self, index: int) -> Mapping[str, Instance]:
+    def branches_of(self, index: int) -> Mapping[str, Any]:
         """New instances of the branches of a node of control flow, by attribute."""
         found = self._branches(self.graph.nodes[index].name, self.device, self.num_threads)
         for one in found.values():
@@ -294,7 +294,7 @@ class Instance:
         """After all steps: the results count, unless a check found an index out of range."""
         for entry, node in self.checks:
             found = self.value(entry)
-            code = found.max() if found.size > 1 else found.item()
+            code = found.item() if found.size == 1 else found.max(initial=0)
             if code:
                 raise InputError(
                     node.check.format(from_zigzag(int(code))), where=[origin(node.spans)] if node.spans else []

@@ -29,6 +29,7 @@ from minitvm.runtime.ndarray import Parameter
 from minitvm.runtime.param_dict import save_param_dict
 from minitvm.runtime.served import fits, shapes_of, shown
 from minitvm.runtime.signing import Origin, PrivateKey, PublicKey
+from minitvm.runtime.staged import Staged, is_stage
 from minitvm.shown import Shown
 
 if TYPE_CHECKING:
@@ -149,9 +150,12 @@ class Library(Shown):
 
         return bind(self.artifact.hosts[node].function, branches)
 
-    def _instances(self, node: str, device: Device, threads: int) -> Mapping[str, Instance]:
+    def _instances(self, node: str, device: Device, threads: int) -> Mapping[str, Any]:
         """Instances of a call's branches."""
-        return {n: self.branches[node, n].instance(device, threads) for n in self.artifact.hosts[node].branches}
+        held = {n: self.branches[node, n] for n in self.artifact.hosts[node].branches}
+        if is_stage(self.artifact.hosts[node]):
+            return {n: Staged(library) for n, library in held.items()}
+        return {n: library.instance(device, threads) for n, library in held.items()}
 
     # --- shapes ---
 
@@ -198,8 +202,17 @@ class Library(Shown):
     def like(self, artifact: Artifact) -> Library:
         """One of the same code."""
         found = self._made(artifact)
-        found._code = self.code
+        found._code, found.branches = self.code, self.branches
         return found
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether parts of it are bound in a run, to sizes that the data decide."""
+        return any(map(is_stage, self.artifact.hosts.values()))
+
+    def at_values(self, values: Mapping[str, int]) -> Bound:
+        """Of what is behind sizes that the data decide, for values of its symbols; :class:`runtime.bind.DoesNotFit`."""
+        return self._stage_rooms.for_values(values)
 
     def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Bound | Library:
         """As :meth:`bound`, for a run: memory is shared with runs at other sizes, which a library of fixed ones has
@@ -219,6 +232,12 @@ class Library(Shown):
         from minitvm.runtime.bound import Rooms
 
         return Rooms(self, self._binder)
+
+    @functools.cached_property
+    def _stage_rooms(self) -> Rooms:
+        from minitvm.runtime.bound import Rooms
+
+        return Rooms(self, self._binder, grows=True)
 
     def _kept_for(self, shapes: Mapping[str, tuple[int, ...]]) -> Library:
         key = tuple(sorted(shapes.items()))

@@ -21,6 +21,7 @@ from minitvm.ir.types import Leaf
 from minitvm.runtime.graph import Segment, round_up
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.places import lives
+from minitvm.runtime.staged import is_stage
 
 NOT_A_NUMBER, A_NUMBER = 0x7FFA, 0x4B4B
 """The markers, two bytes each.  The first is a quiet NaN as float16, float32 and float64, the second is 14.6, 1.3e7 and
@@ -83,7 +84,10 @@ class PoisonedInstance(Instance):
         return [lambda: fill(self.arena, NOT_A_NUMBER), *super().make_steps()]
 
     def host_work(self, index: int) -> Callable[[], None]:
-        """In Python, so that the kernels of bodies are checked; then natively where that goes, with the same bits."""
+        """In Python, so that the kernels of bodies are checked; then natively where that goes, with the same bits.
+        Of a stage the kernels are checked as it is."""
+        if is_stage(self.artifact.hosts[self.graph.nodes[index].name]):
+            return super().host_work(index)
         checked, native = self.python_step(index), self.native_step(index)
         return checked if native is None else partial(self._both, index, checked, native)
 

@@ -90,6 +90,17 @@ class Specialisations:
             self._make(key, job, make)
         return job.result()
 
+    def drop(self, key: Key) -> None:
+        """What is kept does not do."""
+        with self._lock:
+            self._kept.pop(key, None)
+
+    def put(self, key: Key, found: Specialised) -> None:
+        """In the place of what was kept."""
+        with self._lock:
+            self._kept[key] = found
+            self._kept.move_to_end(key)
+
     def _make(self, key: Key, job: Future[Specialised], make: Callable[[], Specialised]) -> None:
         try:
             found = make()

@@ -28,6 +28,7 @@ WITHOUT_SAMPLE = {
     "control.if": CONTROL,
     "control.loop": CONTROL,
     "control.fail": "it raises: tests/frontend/test_onnx_control.py",
+    "control.stage": "its body is a function: tests/ort/test_data_decided_sizes.py",
     "foreign": FOREIGN,
     "foreign_random": FOREIGN,
     "annotation.stop_fusion": "FuseOps removes it: tests/passes",

@@ -26,6 +26,9 @@ RANDOM = frozenset({"Dropout", "Multinomial", "RandomNormal", "RandomNormalLike"
 RANKED = frozenset({"MaxUnpool"})
 """The rank of the result, which ONNX's shape inference does not see, is the first input's."""
 
+LIKE = frozenset({"RandomNormalLike", "RandomUniformLike"})
+"""The shape of the result, of which ONNX's shape inference knows numbers alone, is the first input's."""
+
 OPEN = frozenset({"STFT"})
 """ONNX's shape inference counts the frames otherwise than its reference."""
 
@@ -68,6 +71,8 @@ def foreign(node: OnnxNode, origin: str = "onnx") -> list[Expr | None]:
     elif not all(name in types and _has_rank(types[name]) for name in wanted):
         _require_values(node)
     found = [_type(node, name, types.get(name)) for name in wanted]
+    if node.op_type in LIKE:
+        found = [given[0][1].tensor_type.with_dtype(one.dtype) if isinstance(one, TensorType) else one for one in found]
     try:
         text = json_format.MessageToJson(whole, indent=None)
     except json_format.Error as error:

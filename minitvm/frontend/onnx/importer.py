@@ -6,6 +6,7 @@ constants alone (shapes above all) is computed on the way, so most models arrive
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
@@ -50,7 +51,7 @@ from minitvm.frontend.onnx.settled import tell_settled
 from minitvm.frontend.onnx.stored import with_float32
 from minitvm.frontend.onnx.tensor import text
 from minitvm.ir.budget import compiling
-from minitvm.ir.dims import SymbolicDim
+from minitvm.ir.dims import SymbolicDim, measured, unmeasured
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Var, span_scope
 from minitvm.ir.ops.tensor import ShapeOf
 from minitvm.ir.types import TensorType, type_of
@@ -194,7 +195,7 @@ class Importer:
         if not dtypes:
             check_results(graph.output, outputs)
         tell_settled(graph.node, scope.values, body)
-        used = set(post_order(body))
+        used = set(post_order(body, *measured().values()))
         weights = [w for w in self.weights if w in used]
         params = {w.name: self.known[w] for w in weights}
         return Module(Function([*self.inputs, *weights], body)), params
@@ -221,7 +222,8 @@ class Importer:
 
     def import_graph(self, graph: onnx.GraphProto, scope: Scope, is_main: bool = False) -> list[Expr]:
         """Imports the weights and nodes of a graph into ``scope``; its outputs in order."""
-        self._import_nodes(graph, scope, is_main)
+        with contextlib.nullcontext() if is_main else unmeasured():
+            self._import_nodes(graph, scope, is_main)
         return [self._value(output.name, scope) for output in graph.output]
 
     def _import_nodes(self, graph: onnx.GraphProto, scope: Scope, is_main: bool) -> None:

@@ -5,13 +5,13 @@ from typing import Any
 import numpy as np
 
 from minitvm.frontend.onnx.foreign import foreign
-from minitvm.frontend.onnx.node import OnnxNode, dims, emit, emit_many, normalize_axis, rank, scalar
+from minitvm.frontend.onnx.node import OnnxNode, dims, emit, emit_many, normalize_axis, prefix, rank, scalar
 from minitvm.frontend.onnx.registry import Outputs, formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers, known_product
-from minitvm.ir.dims import Dim, SymbolicDim, Undecided, always_less, is_less, larger_here
+from minitvm.ir.dims import Dim, SymbolicDim, Undecided, always_less, are_counted_on, is_less, is_measured, larger_here
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops.control import OutOfRange
-from minitvm.ir.types import is_numeric
+from minitvm.ir.types import is_named, is_numeric
 
 WORTH_A_ROW = 512
 """Indices whose check is more work than to look at one more result of it after the run."""
@@ -20,9 +20,9 @@ WORTH_A_ROW = 512
 def within(node: OnnxNode, data: Expr, indices: Expr, axes: tuple[int, ...], lengths: bool = False) -> Expr:
     """``indices``, checked to lie within those axes of ``data``: now where they are known, else when the model runs."""
     known, shape = node.value(indices), dims(data)
-    check = OutOfRange(
-        axes, lengths, by_row=len(axes) == 1 and always_less(WORTH_A_ROW - 1, known_product(dims(indices)[1:]))
-    )
+    by_row = len(axes) == 1 and always_less(WORTH_A_ROW - 1, known_product(dims(indices)[1:]))
+    by_row = by_row and not is_measured(indices.tensor_type.shape[0])  # as memory is planned for more rows
+    check = OutOfRange(axes, lengths, by_row)
     if known is not None and all(isinstance(shape[a], int) for a in axes):
         wrong = check.first_outside(data.tensor_type.shape, known)
         if wrong is not None:
@@ -89,18 +89,23 @@ def tensor_scatter(node: OnnxNode) -> Expr:
 def unique(node: OnnxNode) -> Outputs:
     """The different elements, or slices; where they are first, which one each is, how often it is there."""
     x = node[0]
-    if not is_numeric(x.type) or not x.tensor_type.is_static:
+    if not is_numeric(x.type) or not _is_known(x):
         return foreign(node)
     axis = normalize_axis(node, node.attr("axis"), rank(x)) if node.has("axis") else None
     values, first, group, counts, number = emit_many("unique", x, axis=axis, sorted=bool(node.attr("sorted")))
-    short = [emit("prefix", part, number, axis=0) for part in (first, counts)]
-    return [emit("prefix", values, number, axis=axis or 0), short[0], group, short[1]]
+    short = [prefix(part, number, 0) for part in (first, counts)]
+    return [prefix(values, number, axis or 0), short[0], group, short[1]]
+
+
+def _is_known(x: Expr) -> bool:
+    """Whether kernels can have it: its sizes are known, or counted on by their names."""
+    return is_named(x.type) if are_counted_on() else x.tensor_type.is_static
 
 
 @onnx_op("NonMaxSuppression", since=10)
 def non_max_suppression(node: OnnxNode) -> Outputs:
     boxes, scores = node[0], node[1]
-    if not (boxes.tensor_type.is_static and scores.tensor_type.is_static):
+    if not (_is_known(boxes) and _is_known(scores)):
         return foreign(node)
     most = node.get(2) or integers(0)
     overlap, least = (node.get(i) or scalar(value, boxes) for i, value in ((3, 0.0), (4, float("-inf"))))
@@ -108,7 +113,7 @@ def non_max_suppression(node: OnnxNode) -> Outputs:
     known, center = node.value(most), bool(node.attr("center_point_box", 0))
     limit = int(known.item()) if known is not None else None
     rows, count = emit_many("vision.non_max_suppression", boxes, scores, *limits, center=center, limit=limit)
-    return emit("prefix", rows, count, axis=0)
+    return prefix(rows, count, 0)
 
 
 def _features(node: OnnxNode) -> Expr:
@@ -133,7 +138,7 @@ formulas(
 @onnx_op("Slice")
 def slice_(node: OnnxNode) -> Expr:
     starts, ends, axes, steps = (
-        node.numbers(i, name) if node.get(i) is None else node.sizes(i, name)
+        node.numbers(i, name) if node.get(i) is None else node.sizes(i, name, signed=True)
         for i, name in enumerate(("starts", "ends", "axes", "steps"), 1)
     )
     if starts is None or ends is None:
@@ -237,7 +242,7 @@ def compress(node: OnnxNode) -> Expr:
         kept = np.flatnonzero(node.constant(1, "condition")[:extent])
         return emit("take", x, within(node, x, integers(kept), (axis,)), axis=axis, mode="clip")
     places, count = emit_many("nonzero", emit("strided_slice", node[1], begin=(0,), end=(extent,), axes=(0,)))
-    chosen = emit("reshape", emit("prefix", places, count, axis=1), newshape=(-1,))
+    chosen = emit("reshape", prefix(places, count, 1), newshape=(-1,))
     return emit("take", x, chosen, axis=axis, mode="clip")
 
 

@@ -10,11 +10,11 @@ import onnx
 from minitvm.errors import CompilerError, FrontendError, TypeInferenceError, UnknownValueError
 from minitvm.frontend.files import Files
 from minitvm.frontend.onnx.model import array_of
-from minitvm.frontend.onnx.shape_values import shape_value
+from minitvm.frontend.onnx.shape_values import measured_value, shape_value
 from minitvm.frontend.onnx.types import dtype_name
 from minitvm.ir.budget import COST, current, metered
 from minitvm.ir.builder import call_op
-from minitvm.ir.dims import SymbolicDim, are_counted_on, with_ones
+from minitvm.ir.dims import SymbolicDim, are_counted_on, can_measure, measure, with_ones
 from minitvm.ir.evaluate import evaluate, folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Var
 from minitvm.ir.op import OPS, Op
@@ -199,10 +199,13 @@ class OnnxNode:
         found: list[Expr | None] = importer.build(OnnxNode(layer, inputs, opset, self.known_values, self.control))
         return found
 
-    def sizes(self, index: int, what: str) -> list[Any]:
-        """A :meth:`constant` in a row; or dimensions made of those of the inputs, where symbols are counted on."""
+    def sizes(self, index: int, what: str, signed: bool = False) -> list[Any]:
+        """A :meth:`constant` in a row; or dimensions made of those of the inputs, where symbols are counted on;
+        of ``signed`` numbers those that a run measures may be less than 0."""
         if are_counted_on() and self.known(index) is None:
             found = shape_value(self[index], self.known_values)
+            if found is None and can_measure():
+                found = measured_value(self[index], self.known_values, signed)
             if found is not None:
                 return list(found.reshape(-1).tolist())
         return list(self.constant(index, what).reshape(-1).tolist())
@@ -279,6 +282,12 @@ def _tensor(number: float | SymbolicDim, like: Expr) -> Expr:
     if isinstance(number, SymbolicDim):
         return call_op("extent", size=number, dtype=like.dtype)
     return scalar(number, like)
+
+
+def prefix(value: Expr, count: Expr, axis: int) -> Expr:
+    """The first ``count`` places of a value along an axis: () int64, which the data decide."""
+    extent = measure(lambda: count, count) if can_measure() and not isinstance(count, Constant) else None
+    return emit("prefix", value, count, axis=axis, extent=extent)
 
 
 def emit_many(name: str, *args: Any, **attributes: Any) -> list[Expr]:

@@ -61,7 +61,7 @@ def arg_reduce(node: OnnxNode) -> Expr:
 @onnx_op("TopK")
 def top_k(node: OnnxNode) -> list[Expr]:
     """The k largest, from opset 11 on the smallest too."""
-    [k] = node.numbers(1, "k") or [0]
+    [k] = node.sizes(1, "k") if node.get(1) is not None else node.numbers(1, "k") or [0]
     ascending = not node.attr("largest", 1)
     axis = normalize_axis(node, node.attr("axis", -1), rank(node[0]))
     if k == 0:  # Relay's 0 means all

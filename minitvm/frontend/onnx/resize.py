@@ -206,7 +206,8 @@ def _is_image(x: Expr, axes: list[Axis], sampling: Sampling) -> bool:
     """What ``image.resize2d`` can do: height and width of NCHW, with kernels that are neither stretched nor cut."""
     plain = not sampling.antialias and not sampling.exclude_outside and sampling.coordinates in COORDINATES
     sizes = all(a.axis >= 2 and a.size > 0 and a.scale > 0 for a in axes)
-    return rank(x) == 4 and plain and sizes and 0 not in x.shape[2:]
+    known = all(isinstance(extent, int) and extent for extent in x.tensor_type.shape[2:])
+    return rank(x) == 4 and plain and sizes and known
 
 
 def _image(x: Expr, axes: list[Axis], sampling: Sampling) -> Expr:

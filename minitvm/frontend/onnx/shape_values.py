@@ -13,27 +13,30 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
+from functools import partial, reduce
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from minitvm.errors import MiniTVMError
+from minitvm.ir.builder import call_op
 from minitvm.ir.dims import (
     Dim,
     Undecided,
+    facts,
+    forget_since,
     is_equal,
     is_less,
-    larger,
     larger_here,
+    measure,
     product,
-    smaller,
     smaller_here,
     truncating_divide,
 )
 from minitvm.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
+from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import children, post_order
 
 MOST_ELEMENTS = 4096
@@ -70,15 +73,70 @@ def shape_value(expr: Expr, known: Mapping[Expr, np.ndarray]) -> np.ndarray | No
     """The value of a tensor that follows from sizes alone, an array of :data:`Dim` or of ``bool``; ``None`` where
     something else decides."""
     found: dict[Expr, Any] = {}
+    before = facts()
     try:
         for node in post_order(expr, operands=lambda e: () if _is_size(e) or e in known else children(e)):
             found[node] = _value(node, found, known)
     except (NoShapeValue, Undecided, TypeError, ValueError, IndexError, KeyError, MiniTVMError):
+        forget_since(before)
         return None
     value = found[expr]
     if not isinstance(value, np.ndarray) or any(isinstance(e, Quotient) and e.below != 1 for e in value.flat):
         return None
     return _each(lambda e: e.above if isinstance(e, Quotient) else e, value)
+
+
+MOST_MEASURED = 16
+"""Elements of a tensor whose values a run measures."""
+
+
+def measured_value(expr: Expr, known: Mapping[Expr, np.ndarray], signed: bool = False) -> np.ndarray | None:
+    """Likewise, with a dimension that a run measures for each whole number that nothing else says; for one that may be
+    less than 0 two, of which one is 0."""
+    found: dict[Expr, Any] = {}
+    most = min(expr.tensor_type.size, MOST_MEASURED) if expr.tensor_type.is_static else 0
+    for node in post_order(expr, operands=lambda e: () if _is_size(e) or e in known else children(e)):
+        try:
+            if any(found[child] is None for child in children(node) if child in found):
+                raise NoShapeValue("data")
+            found[node] = _value(node, found, known)
+        except (NoShapeValue, Undecided, TypeError, ValueError, IndexError, KeyError, MiniTVMError):
+            found[node] = _measured(node, most, signed)
+    value = found[expr]
+    if not isinstance(value, np.ndarray) or any(isinstance(e, Quotient) for e in value.flat):
+        return None
+    return value
+
+
+def _measured(node: Expr, most: int, signed: bool) -> np.ndarray | None:
+    """Of a tensor of no more elements than are asked for: what reduces many is measured, not they."""
+    type_ = node.type
+    if not isinstance(type_, TensorType) or not type_.is_static or np.dtype(type_.dtype).kind not in "iu":
+        return None
+    if type_.size > most:
+        return None
+    made = np.empty(type_.static_shape, object)
+    for number, place in enumerate(np.ndindex(made.shape)):
+        one = partial(_element, node, number)
+        if signed:
+            above, below = (measure(partial(_part, one, sign), (node, number, sign), 0) for sign in (1, -1))
+            made[place] = above - below
+        else:
+            made[place] = measure(one, (node, number))
+    return made
+
+
+def _part(value: Callable[[], Expr], sign: int) -> Expr:
+    """How far a number is above 0 (1), or below (-1)."""
+    zero, one = Constant(np.array(0)), value()
+    return call_op("maximum", one if sign > 0 else call_op("negative", one), zero)
+
+
+def _element(value: Expr, number: int) -> Expr:
+    """One whole number of a tensor: () int64."""
+    flat: Expr = call_op("reshape", value, newshape=(value.tensor_type.size,))
+    one = call_op("take", flat, Constant(np.array(number)), axis=0, mode="clip")
+    return one if one.dtype == "int64" else call_op("cast", one, dtype="int64")
 
 
 def _is_size(expr: Expr) -> bool:
@@ -299,7 +357,7 @@ def _taken(node: Call, value: np.ndarray, indices: np.ndarray) -> Any:
 
 
 def _reduced(step: Callable[[Any, Any], Any]) -> Callable[[Call, np.ndarray], np.ndarray]:
-    """Over the axes of a reduction; of whole numbers."""
+    """Over the axes of a reduction."""
 
     def compute(node: Call, value: np.ndarray) -> np.ndarray:
         given = _attributes(node)["axis"]
@@ -309,7 +367,7 @@ def _reduced(step: Callable[[Any, Any], Any]) -> Callable[[Call, np.ndarray], np
         rows = rows.reshape(*(value.shape[a] for a in kept), -1)
         made = np.empty(rows.shape[:-1], object)
         for place in np.ndindex(made.shape):
-            made[place] = reduce(step, map(_dim, rows[place]))
+            made[place] = reduce(step, rows[place])
         return made.reshape(node.tensor_type.static_shape)
 
     return compute
@@ -331,10 +389,10 @@ _WHOLE: dict[str, Callable[..., Any]] = {
     "full": _spread,
     "broadcast_to": _spread,
     "take": _taken,
-    "prod": _reduced(operator.mul),
-    "sum": _reduced(operator.add),
-    "max": _reduced(larger),
-    "min": _reduced(smaller),
+    "prod": _reduced(_ELEMENTS["multiply"]),
+    "sum": _reduced(_ELEMENTS["add"]),
+    "max": _reduced(_ELEMENTS["maximum"]),
+    "min": _reduced(_ELEMENTS["minimum"]),
     "cumsum": _summed,
 }
 """What operators make of whole tensors, where it is not what they make of each element."""

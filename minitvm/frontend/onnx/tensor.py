@@ -15,6 +15,7 @@ from minitvm.frontend.onnx.node import (
     emit_many,
     normalize_axis,
     onnx_dtype,
+    prefix,
     rank,
     scalar,
     with_shapes,
@@ -33,7 +34,7 @@ from minitvm.ir.dims import (
 )
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops._shape import shapes_differ
-from minitvm.ir.types import UnknownSize
+from minitvm.ir.types import UnknownSize, is_named
 
 LARGEST_RANGE = 1 << 24
 """Elements of a Range, which is a constant of the model."""
@@ -319,8 +320,8 @@ def one_hot(node: OnnxNode) -> Expr:
 def non_zero(node: OnnxNode) -> Expr:
     """The indices of elements that are not 0, one column each: known only at run time, unless x is constant."""
     x = node[0]
-    if x.tensor_type.is_static:
+    if is_named(x.type) if are_counted_on() else x.tensor_type.is_static:
         places, count = emit_many("nonzero", x)
-        return emit("prefix", places, count, axis=1)
+        return prefix(places, count, 1)
     found = emit("argwhere", x if x.dtype == "bool" else emit("not_equal", x, scalar(0, x)))
     return cast(emit("transpose", found, axes=(1, 0)), "int64")

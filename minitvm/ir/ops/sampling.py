@@ -298,7 +298,7 @@ class RoiAlign(Op, name="vision.roi_align", fusion=Fusion.OPAQUE):
         fits = data.rank == 4 and rois.rank == 2 and batch_indices.rank == 1
         if not fits or differ(rois.shape[1], 4) or differ(rois.shape[0], batch_indices.shape[0]):
             raise self.reject(f"expected (N, C, H, W), (R, 4) and (R,), not {data}, {rois} and {batch_indices}")
-        if 0 in (data.shape[0], *data.shape[2:]):
+        if any(lacks(extent, 1) for extent in (data.shape[0], *data.shape[2:])):
             raise self.reject(f"there is no pixel in {data}")
         return data.with_shape((rois.shape[0], data.shape[1], *self.size))
 
@@ -395,9 +395,9 @@ class RoiAlign(Op, name="vision.roi_align", fusion=Fusion.OPAQUE):
             steps = (sample.astype(wide) + 0.5) * size / maximum(count, 1).astype(wide)
             at = first + cell.astype(wide) * size + steps
 
-            def pixels(extent: int) -> tuple[LoopExpr, LoopExpr, LoopExpr, LoopExpr]:
-                there = intrin("not", (at < -1.0) | (const(extent, wide) < at))
-                held = minimum(maximum(at, 0.0), float(extent - 1))
+            def pixels(extent: Dim) -> tuple[LoopExpr, LoopExpr, LoopExpr, LoopExpr]:
+                there = intrin("not", (at < -1.0) | (_number(extent, wide) < at))
+                held = minimum(maximum(at, 0.0), _number(extent - 1, wide))
                 low = intrin("floor", held)
                 position = minimum(maximum(low.astype("int64"), 0), extent - 1)
                 return position, minimum(position + 1, extent - 1), held - low, there
@@ -405,3 +405,7 @@ class RoiAlign(Op, name="vision.roi_align", fusion=Fusion.OPAQUE):
             return pixels
 
         return count, line
+
+
+def _number(extent: Dim, dtype: str) -> LoopExpr:
+    return const(extent, dtype) if isinstance(extent, int) else as_index(extent).astype(dtype)

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from minitvm.ir.dims import anonymous, product
+from minitvm.ir.dims import Dim, anonymous, product
 from minitvm.ir.loop import Alloc, Buffer, Const, If, LoopExpr, Stmt, const, loop, maximum, nest, seq, store
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import normalize_axis, require_kind, require_scalars, unflatten_index
@@ -19,15 +19,20 @@ from minitvm.ir.types import TensorType, TupleType
 
 
 class Prefix(Op, name="prefix", fusion=Fusion.OPAQUE, cuts=True):
-    """The first ``count`` places along ``axis``.  value: (..., n, ...), count: () int64 -> (..., count, ...)."""
+    """The first ``count`` places along ``axis``.  value: (..., n, ...), count: () int64 -> (..., count, ...).
+
+    ``extent`` is the dimension that it makes, where it has a name.
+    """
 
     axis: int = 0
+    extent: Dim | None = None
 
     def infer(self, value: TensorType, count: TensorType) -> TensorType:
         axis = normalize_axis(self, self.axis, value.rank)
         require_kind(self, count, "i", "count")
         require_scalars(self, count=count)
-        return value.with_shape((*value.shape[:axis], anonymous(), *value.shape[axis + 1 :]))
+        extent = anonymous() if self.extent is None else self.extent
+        return value.with_shape((*value.shape[:axis], extent, *value.shape[axis + 1 :]))
 
     def reference(self, value: np.ndarray, count: np.ndarray) -> np.ndarray:
         return value[(slice(None),) * (self.axis % value.ndim) + (slice(int(count)),)]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from minitvm.ir.dims import falls_short
+from minitvm.ir.dims import Dim, falls_short
 from minitvm.ir.loop import (
     Alloc,
     Binary,
@@ -20,6 +20,7 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopKind,
     Stmt,
+    as_index,
     intrin,
     loop,
     minimum,
@@ -64,13 +65,17 @@ def with_counters(buffers: Sequence[Buffer], body: Stmt) -> Stmt:
     return body
 
 
+_MOST_LEVELS = 40
+"""Of merges, where only a run knows how many elements there are: more than memory holds."""
+
+
 def sort_positions(order: Buffer, compare: Compare, count: LoopExpr | None = None) -> Stmt:
     """Fills ``order`` (n,) with 0 to n-1 so that what is there is in order: runs of 1, 2, 4, ... are merged.
 
     With ``count`` only so many places of it; the others are written, too.
     """
     most = order.shape[0]
-    extent: LoopExpr = Const(most) if count is None else count
+    extent: LoopExpr = as_index(most) if count is None else count
     spare, flag = Buffer("spare", order.shape, "int64", "shared"), Buffer("flag", (1,), "bool", "local")
     left, right = counter("left"), counter("right")
 
@@ -92,17 +97,20 @@ def sort_positions(order: Buffer, compare: Compare, count: LoopExpr | None = Non
         width = Binary("shl", Const(1), level)
         pairs = Binary("shr", extent - 1, level + 1) + 1
         merges = loop(pairs, lambda b: merge(b * (width + width), width), name="b")
-        return merges if count is None else If(width < extent, merges)
+        return merges if count is None and isinstance(most, int) else If(width < extent, merges)
 
     filled = [order] if count is None else [order, spare]
     start = loop(most, lambda k: seq(*(store(buffer, [k], k) for buffer in filled)), name="k")
-    merges = loop(max(most - 1, 0).bit_length(), double, name="level")
+    levels = max(most - 1, 0).bit_length() if isinstance(most, int) else _MOST_LEVELS
+    merges = loop(levels, double, name="level")
     return with_counters([spare, flag, left, right], seq(start, merges))
 
 
 def best_positions(best: Buffer, extent: int, compare: Compare) -> Stmt:
     """Fills ``best`` (k,) with the positions of the first k of ``extent`` elements: a heap, the last of them on top."""
-    most, flag, parent = best.shape[0], Buffer("flag", (1,), "bool", "local"), counter("parent")
+    known = best.shape[0]
+    most: Any = known if isinstance(known, int) else as_index(known)
+    flag, parent = Buffer("flag", (1,), "bool", "local"), counter("parent")
 
     def sift() -> Stmt:
         """What is at ``parent`` goes down until nothing below it comes after it."""
@@ -118,10 +126,10 @@ def best_positions(best: Buffer, extent: int, compare: Compare) -> Stmt:
                 store(best, [child[0]], hold[0]),
                 store(parent, [0], child[0]),
             )
-            lower = seq(compare(best[up], best[child[0]], flag), If(flag[0], swap, store(parent, [0], Const(most))))
+            lower = seq(compare(best[up], best[child[0]], flag), If(flag[0], swap, store(parent, [0], as_index(most))))
             return If(first < most, seq(compare(a, b, flag), store(child, [0], below), lower))
 
-        return loop(most.bit_length(), down, name="level")
+        return loop(known.bit_length() if isinstance(known, int) else _MOST_LEVELS, down, name="level")
 
     child, hold = counter("child"), counter("hold")
     fill = loop(most, lambda k: store(best, [k], k), name="k")
@@ -131,7 +139,8 @@ def best_positions(best: Buffer, extent: int, compare: Compare) -> Stmt:
         enter = seq(store(best, [0], k + most), store(parent, [0], Const(0)), sift())
         return seq(compare(k + most, best[0], flag), If(flag[0], enter))
 
-    rest = loop(extent - most, candidate, name="p")
+    others = extent - known if isinstance(known, int) else select(Const(0) < most, as_index(extent) - most, Const(0))
+    rest = loop(others, candidate, name="p")
     return with_counters([flag, parent, child, hold], seq(fill, heap, rest))
 
 
@@ -226,7 +235,7 @@ class TopK(Op, name="topk", fusion=Fusion.OPAQUE, exact=True):
     Of equal elements the first comes first.  k of 0 means all.
     """
 
-    k: int = 1
+    k: Dim = 1
     axis: int = -1
     ret_type: Literal["both", "values", "indices"] = "both"
     is_ascend: bool = False
@@ -237,7 +246,7 @@ class TopK(Op, name="topk", fusion=Fusion.OPAQUE, exact=True):
         extent = data.shape[axis]
         if self.k < 0 or falls_short(extent, self.k):
             raise self.reject(f"k is {self.k}, but dimension {axis} of {data} is {extent}")
-        values = data.with_shape((*data.shape[:axis], self.k or extent, *data.shape[axis + 1 :]))
+        values = data.with_shape((*data.shape[:axis], extent if self.k == 0 else self.k, *data.shape[axis + 1 :]))
         found: Type = self._chosen(values, values.with_dtype(self.dtype), TupleType)
         return found
 

@@ -2,6 +2,7 @@
 the maxima inside of boxes."""
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -52,12 +53,11 @@ class NonMaxSuppression(Op, name="vision.non_max_suppression", fusion=Fusion.OPA
         if not fits or differ(scores.shape[0], boxes.shape[0]) or differ(scores.shape[2], boxes.shape[1]):
             raise self.reject(f"expected boxes (B, N, 4) and scores (B, C, N), not {boxes} and {scores}")
         b, c, n = scores.shape
-        most_boxes = n if self.limit is None else smaller(n, max(self.limit, 0))
-        return TupleType((TensorType((b * c * most_boxes, 3), "int64"), TensorType((), "int64")))
+        return TupleType((TensorType((b * c * self._each(n), 3), "int64"), TensorType((), "int64")))
 
-    def _each(self, boxes: int) -> int:
+    def _each(self, boxes: Any) -> Any:
         """Boxes of a class at most."""
-        return boxes if self.limit is None else min(boxes, max(self.limit, 0))
+        return boxes if self.limit is None else smaller(boxes, max(self.limit, 0))
 
     # --- in numpy ---
 
@@ -98,7 +98,7 @@ class NonMaxSuppression(Op, name="vision.non_max_suppression", fusion=Fusion.OPA
     ) -> Stmt:
         batch, classes, extent = scores.shape
         each = self._each(extent)
-        if not batch * classes * each:
+        if batch * classes * each == 0:
             return store(count, [], Const(0))
         taken = Buffer("taken", (batch * classes, each), "int64")
         numbers = Buffer("numbers", (batch * classes,), "int64")
@@ -161,7 +161,7 @@ class NonMaxSuppression(Op, name="vision.non_max_suppression", fusion=Fusion.OPA
 
         start = seq(store(candidates, [0], Const(0)), store(chosen, [0], Const(0)))
         scan = loop(extent, filtered, name="p")
-        walk = loop(candidates[0], candidate, name="k") if taken.shape[1] else seq()
+        walk = loop(candidates[0], candidate, name="k") if taken.shape[1] != 0 else seq()
         clear = loop(taken.shape[1], lambda k: store(taken, [row, k], Const(0)), name="k")
         places = loop(extent, lambda p: store(high, [p], Const(0)), name="p")
         sorting, end = sort_positions(order, by_score, candidates[0]), store(numbers, [row], chosen[0])

@@ -8,7 +8,7 @@ from minitvm.ir.arrays import row_major
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, anonymous, differ, is_anonymous, product
 from minitvm.ir.layout import Layout
-from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, as_index
 from minitvm.ir.op import Fusion, Op, compute
 from minitvm.ir.ops._shape import Axiswise, buffer_type, normalize_axes, normalize_axis, replaced, reshape_index
 from minitvm.ir.relayout import Move, Placement, Site, calling, same_tensor
@@ -285,9 +285,16 @@ class Tile(Op, name="tile", fusion=Fusion.BROADCAST, takes_stored=True):
         def element(*i: LoopExpr) -> LoopExpr:
             tail = i[len(i) - len(data.shape) :]
             full = shape[len(shape) - len(data.shape) :]
-            return data[tuple(v if e == n else v % max(e, 1) for v, e, n in zip(tail, data.shape, full, strict=True))]
+            return data[
+                tuple(v if e == n else v % _one_at_least(e) for v, e, n in zip(tail, data.shape, full, strict=True))
+            ]
 
         return compute(shape, element)
+
+
+def _one_at_least(extent: Dim) -> LoopExpr:
+    """What is divided by: of no elements, nothing is."""
+    return as_index(max(extent, 1) if isinstance(extent, int) else extent)
 
 
 class Repeat(Op, name="repeat", fusion=Fusion.BROADCAST, takes_stored=True):
