@@ -8,8 +8,9 @@ import onnx
 import pytest
 from onnx import parser
 
-from benchmarks.open_models import inputs, measure
+from benchmarks.open_models import inputs, measure, own
 from benchmarks.open_models.inputs import Input
+from benchmarks.open_models.own import Timed
 
 pytest.importorskip("onnxruntime")
 
@@ -55,6 +56,29 @@ def test_a_file_that_fails_says_so(tmp_path: pathlib.Path) -> None:
     path.write_bytes(b"no model")
     found = measure.apart(path)
     assert found.problems and found.problems[0].startswith("refused: ") and not found.once
+
+
+def test_kernels_for_all_sizes_are_compared_with_own_ones(tmp_path: pathlib.Path) -> None:
+    found = own.compared(written(tmp_path, "once"), True)
+    assert found.name == "once" and found.open_seconds > 0 and found.ratio > 0
+    assert [part.own for part in found.parts] == [("fused_nn_relu",)] == [part.open for part in found.parts]
+    assert own.line(found).startswith("once ") and own.summary([found]).startswith("1 networks: geometric mean ")
+
+
+def test_kernels_are_alike_that_the_same_nodes_ask_for() -> None:
+    """Two own ones are one part where one for all sizes does their work; tiles are cut for the window behind them."""
+    fixed = [Timed("conv", ("a", "b"), 1e-3), Timed("pool", ("c",), 2e-3), Timed("dense", ("d",), 1e-3)]
+    opened = [
+        Timed("conv", ("a", "b"), 1e-3),
+        Timed("merge_tiles_extract_tiles", ("a", "c"), 2e-3),
+        Timed("pool_dense", ("c", "d"), 4e-3),
+        Timed("shape", ("nowhere",), 9e-3),
+    ]
+    conv, rest = own.parts(opened, fixed)
+    assert (conv.own, conv.open, conv.ratio) == (("conv",), ("conv",), 1)
+    assert (rest.own, rest.open, rest.ratio) == (("pool", "dense"), ("merge_tiles_extract_tiles", "pool_dense"), 2)
+    compared = own.Compared("n", 8e-3, 4e-3, [conv, rest])
+    assert compared.worst is rest and own.slowest(compared, 1).split()[0] == "2.00"
 
 
 def test_inputs_are_drawn_as_their_texts_say() -> None:

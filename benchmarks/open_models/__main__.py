@@ -9,6 +9,7 @@ from dataclasses import asdict
 import click
 
 from benchmarks.open_models import measure as measuring
+from benchmarks.open_models import own as own_kernels
 
 _FOLDER = click.option(
     "--folder",
@@ -49,6 +50,20 @@ def measure(folder: pathlib.Path, output: pathlib.Path | None, names: tuple[str,
     click.echo(f"\n{measuring.summary(found)}")
     if output is not None:
         output.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
+
+
+@main.command()
+@_FOLDER
+@click.option("--elsewhere", is_flag=True, help="Compile as the file's first sizes are, not those that are measured.")
+@click.option("--parts", default=0, show_default=True, help="So many parts of each network that lose most time.")
+@_NAMES
+def own(folder: pathlib.Path, elsewhere: bool, parts: int, names: tuple[str, ...]) -> None:
+    """Kernels for all sizes beside a size's own, of some twenty networks or those named in full."""
+    found = []
+    for name in names or own_kernels.NETWORKS:
+        found.append(own_kernels.compared(folder / f"{name}.onnx", not elsewhere))
+        click.echo("\n".join(filter(None, (own_kernels.line(found[-1]), own_kernels.slowest(found[-1], parts)))))
+    click.echo(f"\n{own_kernels.summary(found)}")
 
 
 if __name__ == "__main__":

@@ -360,13 +360,28 @@ def _below_quotients(dim: SymbolicDim) -> Dim:
 
 
 def _least_of_terms(dim: Dim) -> int | None:
-    total = 0
-    for monomial, factor in _terms(dim):
+    total, terms = _without_quotients(_terms(dim))
+    for monomial, factor in terms:
         bounds = [bound for atom in monomial if (bound := atom.least()) is not None]
         if len(bounds) < len(monomial) or (monomial and factor < 0) or (len(bounds) > 1 and min(bounds) < 0):
             return None
         total += factor * math.prod(bounds)
     return total
+
+
+def _without_quotients(terms: Sequence[tuple[Monomial, int]]) -> tuple[int, list[tuple[Monomial, int]]]:
+    """Terms without pairs such as ``(n + 3)//4 - (n + 1)//4``, which rise alike, and the least that those are."""
+    total, left = 0, list(terms)
+    for taken in [term for term in terms if term[1] < 0 and _is_quotient(term[0])]:
+        for added in [term for term in left if term[1] == -taken[1] and _is_quotient(term[0])]:
+            (low, by), (high, other) = taken[0][0].of, added[0][0].of
+            apart = least(high - low) if by == other > 0 else None
+            if apart is not None:
+                total += added[1] * (apart // by)
+                left.remove(taken)
+                left.remove(added)
+                break
+    return total, left
 
 
 def symbols_of(dims: Iterable[SymbolicDim]) -> frozenset[str]:

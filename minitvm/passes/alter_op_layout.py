@@ -40,7 +40,17 @@ from minitvm.ir.ops.qnn import Conv2dWords, DenseWords, Words, parts_of
 from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.ops.transform import ExpandDims, LayoutTransform, Reshape, Transpose
 from minitvm.ir.relayout import Carry, Move, Placement, Site, calling, following
-from minitvm.ir.types import Shape, TensorType, accumulator, as_tensor, closed, leaves, only_batch_open, tensor_fields
+from minitvm.ir.types import (
+    Shape,
+    TensorType,
+    accumulator,
+    as_tensor,
+    closed,
+    is_named,
+    leaves,
+    only_batch_open,
+    tensor_fields,
+)
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rebuild, simplify_projection
 from minitvm.passes.bound import SAME_PRODUCTS
 from minitvm.passes.manager import FunctionPass, PassContext
@@ -105,10 +115,13 @@ class LayoutRewriter:
         return Value(result, placement.result)
 
     def _placement(self, call: Call) -> Placement | None:
-        if not isinstance(call.op, Op) or not (_is_known(call) or _is_product_of_rows(call)):
+        if not isinstance(call.op, Op):
+            return None
+        may_ask = _is_known(call) or _is_product_of_rows(call)
+        if not may_ask and not all(is_named(node.type) for node in (call, *call.args)):
             return None
         site = Site(call, call.op, tuple(self.values[arg].carry for arg in call.args))
-        answer, why = self.propose(site), ""
+        answer, why = self.propose(site) if may_ask else None, ""
         if not isinstance(answer, Placement) and any(_is_moved(c) for c in site.carries):
             with user_code(type(call.op), f"layout rule of {name_of(call)}", partial(describe_call, call)):
                 own = following(site)

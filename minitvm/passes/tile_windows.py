@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from typing import TypeGuard
 
@@ -130,13 +131,16 @@ def _tiled(call: Call, op: Conv2d | MaxPool | AvgPool) -> Expr:
     data, size = call.args[0], call.tensor_type.shape[2:]
     taps = call.args[1].tensor_type.static_shape[2:] if isinstance(op, Conv2d) else op.pool_size
     cuts = _cuts(size)
-    places = zip(cuts, op.strides, taps, op.dilation, strict=True)
-    spans = tuple((cut.length - 1) * stride + dilated(k, d) for cut, stride, k, d in places)
+    runs = tuple((cut.length - 1) * stride + 1 for cut, stride in zip(cuts, op.strides, strict=True))
+    apart = tuple(map(min, op.dilation, runs))  # taps further apart than that leave out what lies between them
+    gaps = tuple(map(operator.sub, op.dilation, apart))
+    spans = tuple(run - 1 + dilated(k, d) for run, k, d in zip(runs, taps, apart, strict=True))
     steps = tuple(cut.length * stride for cut, stride in zip(cuts, op.strides, strict=True))
     counts = tuple(cut.count for cut in cuts)
     fill = float(identity_of("max", data.tensor_type.dtype).value) if isinstance(op, MaxPool) else 0.0
-    images = Call(ExtractTiles(spans, steps, op.padding[:2], counts, fill), (data,), span=call.span)
-    made = Call(op.with_attributes(padding=(0, 0, 0, 0)), (images, *call.args[1:]), span=call.span)
+    images = Call(ExtractTiles(spans, steps, op.padding[:2], counts, fill, runs, gaps), (data,), span=call.span)
+    plain = op.with_attributes(padding=(0, 0, 0, 0), dilation=apart)
+    made = Call(plain, (images, *call.args[1:]), span=call.span)
     return Call(MergeTiles(size, data.tensor_type.shape[0], counts), (made,), span=call.span)
 
 

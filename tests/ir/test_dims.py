@@ -40,7 +40,7 @@ from minitvm.ir.dims import (
     truncating_divide,
     with_ones,
 )
-from minitvm.ir.expr import Function, Module
+from minitvm.ir.expr import Expr, Function, Module
 from minitvm.ir.parser import parse_module
 from minitvm.ir.structural import structural_equal, structural_hash
 from minitvm.ir.types import TensorType, TupleType, Type, accepts, alike
@@ -106,6 +106,19 @@ def test_what_cannot_be_decided_is_neither_true_nor_false() -> None:
     assert always_less(N, N + 1) and not always_less(N, 4) and not always_less(4, N)
     assert differ(N, N + 2) and differ(-1, N) and not differ(N, M)
     assert smaller(N, N + 1) == N and larger(N, 0) == N and larger(N, M) == larger(M, N)
+
+
+def test_quotients_of_what_is_no_less_are_no_less() -> None:
+    """So that a pool that rounds up has one extent, which does not grow from one pool to the next."""
+    n = symbol("n")
+    assert always_less((n + 1) // 4, (n + 3) // 4 + 1)
+    assert always_less((n + 1) // 4, (n + 5) // 4)
+    assert not always_less((n + 1) // 4, (n + 4) // 4)
+    assert not always_less((n + 1) // 4, (n + 9) // 5 + 1)
+    image: Expr = b.var("x", shape=(1, 4, "n", 99))
+    for _ in range(4):
+        image = nn.max_pool2d(image, pool_size=(3, 3), strides=(2, 2), ceil_mode=True)
+    assert str(image.tensor_type.shape[2]) == "n//16"
 
 
 def test_what_was_decided_once_stays_decided() -> None:

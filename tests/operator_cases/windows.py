@@ -87,7 +87,7 @@ def extract_tiles(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, x, **form, fill=draw.choice((0.0, 1.5)) if dtype.startswith("float") else 0.0, accuracy=BITS)
 
 
-_TILES = (("tile", 1, 6), ("steps", 1, 5), ("before", 0, 3), ("counts", 1, 3))
+_TILES = (("tile", 1, 6), ("steps", 1, 5), ("before", 0, 3), ("counts", 1, 3), ("runs", 1, 3), ("gaps", 0, 3))
 
 
 @generator("nn.merge_tiles")

@@ -1,5 +1,6 @@
 """Windows over open pixels: one compilation, right at every size; what the pass makes of them, and leaves."""
 
+import math
 import random
 
 import numpy as np
@@ -11,6 +12,7 @@ import minitvm
 from minitvm.frontend import from_onnx
 from minitvm.ir.dims import assumptions
 from minitvm.ir.text import print_expr
+from minitvm.ir.types import TensorType
 from minitvm.passes.tile_windows import TileWindows
 
 _KINDS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
@@ -95,6 +97,44 @@ def test_transposed_strides_beyond_the_taps(taps: int, stride: int, pads: list[i
         [found], [want] = session.run(None, feed), runtime.run(None, feed)
         np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5, strict=True)
     assert len(session.libraries) == 1
+
+
+def test_tiles_stay_in_blocks_between_windows() -> None:
+    """Cutting an image and putting it together leaves channels in their blocks, whatever its size."""
+    weights = "float[16, 16, 3, 3] w, float[16, 16, 2, 2] u"
+    body = "c = Conv (x, w) p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c) y = Conv (p, u)"
+    graph = f"g (float[n, 16, h, v] x) => (float[n, 16, p, q] y) <{weights}> {{ {body} }}"
+    model = parser.parse_model('<ir_version: 9, opset_import: ["": 19]> ' + graph)
+    drawn = {"w": (16, 16, 3, 3), "u": (16, 16, 2, 2)}
+    values = {n: np.random.default_rng(2).standard_normal(s).astype(np.float32) for n, s in drawn.items()}
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in values.items())
+    session = minitvm.InferenceSession(model)
+    for height, width in ((40, 40), (11, 70)):
+        x = np.random.default_rng(2).standard_normal((1, 16, height, width)).astype(np.float32)
+        want = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], want, rtol=1e-4, atol=1e-4, strict=True)
+    (library,) = session.libraries
+    between = [node.name for node in library.graph.nodes if "merge_tiles" in node.name and "extract_tiles" in node.name]
+    assert len(between) == 2 and not any("layout_transform" in name for name in between)
+
+
+@pytest.mark.parametrize("attributes", ["group = 2", "strides = [2, 1]"])
+def test_taps_far_apart_read_no_pixels_between_them(attributes: str) -> None:
+    """Tiles hold what is read: of 3 x 3 taps 9 times their results at most."""
+    window = f"Conv <{attributes}, dilations = [12, 5], pads = [12, 5, 12, 5]>"
+    depth = 2 if "group" in attributes else 4
+    graph = f"g (float[n, 4, h, v] x, float[4, {depth}, 3, 3] w) => (float[n, 4, p, q] y) {{ y = {window} (x, w) }}"
+    model = parser.parse_model('<ir_version: 9, opset_import: ["": 19]> ' + graph)
+    session, runtime = minitvm.InferenceSession(model), onnxruntime.InferenceSession(model.SerializeToString())
+    for shape in ((2, 4, 6, 4), (1, 4, 32, 3), (1, 4, 14, 40)):
+        drawn = {"x": shape, "w": (4, depth, 3, 3)}
+        feed = {n: np.random.default_rng(4).standard_normal(s).astype(np.float32) for n, s in drawn.items()}
+        [found], [want] = session.run(None, feed), runtime.run(None, feed)
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4, strict=True)
+    (library,) = session.libraries
+    tiles = next(node.types[0] for node in library.graph.nodes if "extract_tiles" in node.name)
+    assert isinstance(tiles, TensorType) and math.prod(d for d in tiles.shape if isinstance(d, int)) <= 9 * 4 * 6 * 4
 
 
 @pytest.mark.parametrize("counts_padding", [0, 1])

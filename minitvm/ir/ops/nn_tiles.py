@@ -41,13 +41,18 @@ class _Tiled(Op, fusion=Fusion.INJECTIVE):
 
 class ExtractTiles(_Tiled, name="nn.extract_tiles"):
     """data: (n, c, h, w) in ``layout`` -> (n * counts, c, *tile): tile (i, j) of an image begins at pixel
-    (i * steps[0] - before[0], j * steps[1] - before[1]); what lies outside of the image is ``fill``."""
+    (i * steps[0] - before[0], j * steps[1] - before[1]); what lies outside of the image is ``fill``.
+
+    ``gaps``: along an axis, so many pixels are left out after each ``runs`` of a tile; taps that are further apart than
+    it is long do not read them."""
 
     tile: tuple[int, ...]
     steps: tuple[int, ...]
     before: tuple[int, ...]
     counts: tuple[Dim, ...]
     fill: float = 0.0
+    runs: tuple[int, ...] = (1, 1)
+    gaps: tuple[int, ...] = (0, 0)
     layout: str = "NCHW"
 
     def infer(self, data: TensorType) -> TensorType:
@@ -59,14 +64,13 @@ class ExtractTiles(_Tiled, name="nn.extract_tiles"):
         moved = np.moveaxis(data, (n, h, w), (0, 1, 2))
         rows, columns = (TensorType((count,)).static_shape[0] for count in self.counts)
         made = np.full((len(moved), rows, columns, *self.tile, *moved.shape[3:]), self.fill, data.dtype)
+        within = zip(self.tile, self.runs, self.gaps, strict=True)
+        offsets = [np.arange(extent) + np.arange(extent) // run * gap for extent, run, gap in within]
         for i, j in np.ndindex(rows, columns):
             begins = i * self.steps[0] - self.before[0], j * self.steps[1] - self.before[1]
-            pairs = zip(begins, self.tile, moved.shape[1:3], strict=True)
-            spans = [(max(0, -b), min(t, extent - b), b) for b, t, extent in pairs]
-            if all(low < high for low, high, _ in spans):
-                (y, bottom, top), (x, right, left) = spans
-                part = moved[:, top + y : top + bottom, left + x : left + right]
-                made[:, i, j, y:bottom, x:right] = part
+            y, x = (begin + offset for begin, offset in zip(begins, offsets, strict=True))
+            inner = [np.flatnonzero((at >= 0) & (at < e)) for at, e in zip((y, x), moved.shape[1:3], strict=True)]
+            made[:, i, j, inner[0][:, None], inner[1]] = moved[:, y[inner[0]][:, None], x[inner[1]]]
         return np.moveaxis(made.reshape(len(moved) * rows * columns, *made.shape[3:]), (0, 1, 2), (n, h, w))
 
     def compute(self, data: Buffer) -> Stage:
@@ -77,7 +81,8 @@ class ExtractTiles(_Tiled, name="nn.extract_tiles"):
             n, *within = (index[a] for a in axes)
             place = as_index(columns), as_index(rows) * columns
             tiles = n // place[0] % as_index(rows), n % place[0]
-            at = [t * s - b + i for t, s, b, i in zip(tiles, self.steps, self.before, within, strict=True)]
+            spread = [i + i // r * g if g else i for i, r, g in zip(within, self.runs, self.gaps, strict=True)]
+            at = [t * s - b + i for t, s, b, i in zip(tiles, self.steps, self.before, spread, strict=True)]
             source = replaced(index, axes, (n // place[1], *at))
             conditions = [c for a, i in zip(axes[1:], at, strict=True) for c in inside(i, data.shape[a])]
             return select(all_of(conditions), data[source], const(self.fill, data.dtype))
