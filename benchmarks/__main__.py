@@ -360,9 +360,13 @@ def memory_of_large_models() -> None:
 
 @main.command("decode")
 @click.option("--threads", default="1,2", callback=options.threads, help="Numbers of threads.")
-def decode_tokens(threads: list[int]) -> None:
-    """A decoder's prompts and steps behind a growing cache, beside onnxruntime."""
-    for found in decode.decodings(threads):
+@click.option("--prompt", default=128, type=click.IntRange(1), show_default=True, help="Tokens of the prompt.")
+@click.option("--room", default=0, type=click.IntRange(0), help="Places of caches changed in place; 0: they grow.")
+def decode_tokens(threads: list[int], prompt: int, room: int) -> None:
+    """A decoder's prompts and steps behind a growing cache, or one that is changed in place, beside onnxruntime."""
+    if 0 < room < prompt + decode.STEPS:
+        raise click.BadParameter(f"{room} places are less than {prompt} and {decode.STEPS} steps", param_hint="--room")
+    for found in decode.decodings(threads, prompt, room):
         click.echo(found)
 
 

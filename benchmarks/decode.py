@@ -1,4 +1,4 @@
-"""A decoder token by token: prompts, then steps behind a cache that grows by one, beside onnxruntime.
+"""A decoder token by token: prompts, then steps behind a cache that grows by one or lies in place, beside onnxruntime.
 
 Each runtime has a process; they take turns of :data:`TURN` steps with a pause before each, as idle threads spin for a
 while.  Both are given the same tokens, and their logits are compared.
@@ -6,6 +6,7 @@ while.  Both are given the same tokens, and their logits are compared.
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -19,18 +20,19 @@ from typing import Any
 import numpy as np
 import onnx
 
+import minitvm
 from benchmarks.decoders import Decoder
 from benchmarks.memory import peak_megabytes
-from benchmarks.runtimes import OPENERS
+from benchmarks.runtimes import OPENERS, onnxruntime_session
 
 FORMS = {"32 bits": Decoder(), "4 bits, accuracy 0": Decoder(bits=4), "4 bits, accuracy 4": Decoder(bits=4, accuracy=4)}
 RUNTIMES = ("minitvm", "onnxruntime")
-PROMPT, STEPS, TURN, PAUSE = 128, 96, 8, 0.1
+STEPS, TURN, PAUSE = 96, 8, 0.1
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """Milliseconds of prompts of :data:`PROMPT` tokens and of steps; the best and the median step, the slowest after
+    """Milliseconds of prompts and of steps; the best and the median step, the slowest after
     the first; megabytes at the end."""
 
     form: str
@@ -52,24 +54,27 @@ class Decoding:
         return f"{who:43} prompt {self.prompt:7.1f} ms, {step}; peak {self.peak:.0f} MB"
 
 
-def decodings(threads: Sequence[int] = (1, 2)) -> Iterator[Decoding]:
-    """Of all forms; raises ``ValueError`` where the runtimes do not agree."""
+def decodings(threads: Sequence[int] = (1, 2), prompt: int = 128, room: int = 0) -> Iterator[Decoding]:
+    """Of all forms, behind prompts of so many tokens; with ``room``, caches are memory for so many places, changed in
+    place.  Raises ``ValueError`` where the runtimes do not agree."""
     with tempfile.TemporaryDirectory() as folder:
         for form, decoder in FORMS.items():
             path = Path(folder) / "decoder.onnx"
             onnx.save(decoder.model(), path)
             for count in threads:
-                found = [replace(one, form=form, threads=count) for one in _side_by_side(path, form, count)]
+                found = [
+                    replace(one, form=form, threads=count) for one in _side_by_side(path, form, count, prompt, room)
+                ]
                 mine, theirs = (np.array(one.sums) for one in found)
                 if not np.allclose(mine, theirs, rtol=1e-2, atol=1e-2 * float(np.abs(theirs).max())):
                     raise ValueError(f"{form}: logits differ by {np.abs(mine - theirs).max():.3g}")
                 yield from found
 
 
-def _side_by_side(path: Path, form: str, threads: int) -> list[Decoding]:
-    command = [sys.executable, "-m", "benchmarks.decode", str(path), form, str(threads)]
+def _side_by_side(path: Path, form: str, *numbers: int) -> list[Decoding]:
+    command = [sys.executable, "-m", "benchmarks.decode", str(path), form]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    workers = [subprocess.Popen([*command, runtime], **pipes) for runtime in RUNTIMES]
+    workers = [subprocess.Popen([*command, runtime, *map(str, numbers)], **pipes) for runtime in RUNTIMES]
     answers = dict.fromkeys(range(len(workers)), "")
     for turn in range(STEPS // TURN + 1):
         for k, worker in enumerate(workers):
@@ -83,32 +88,78 @@ def _side_by_side(path: Path, form: str, threads: int) -> list[Decoding]:
     return [Decoding(**json.loads(answer)) for answer in answers.values()]
 
 
-def main(path: str, form: str, threads: int, runtime: str) -> None:
-    """One process: a prompt at the first line of its input, some steps at each that follows."""
-    decoder, run, random = FORMS[form], OPENERS[runtime](path, threads), np.random.default_rng(0)
-    names = list(decoder.empty())
+class Growing:
+    """Caches are new arrays after every run."""
 
-    def taken(tokens: np.ndarray, past: dict[str, np.ndarray]) -> tuple[float, list[np.ndarray]]:
-        feeds = decoder.feeds(tokens, past)
+    def __init__(self, decoder: Decoder, runtime: str, path: str, threads: int) -> None:
+        self._decoder, self._run = decoder, OPENERS[runtime](path, threads)
+
+    def prompt(self, tokens: np.ndarray) -> tuple[float, np.ndarray]:
+        self._past = self._decoder.empty()
+        return self.step(tokens)
+
+    def step(self, tokens: np.ndarray) -> tuple[float, np.ndarray]:
+        """Milliseconds, and logits."""
+        feeds = self._decoder.feeds(tokens, self._past)
         start = time.perf_counter()
-        results = list(run(feeds))
-        return 1e3 * (time.perf_counter() - start), results
+        logits, *caches = self._run(feeds)
+        spent = 1e3 * (time.perf_counter() - start)
+        self._past = dict(zip(self._past, caches, strict=True))
+        return spent, logits
 
-    tokens = random.integers(0, decoder.vocabulary, (1, PROMPT + STEPS))
+
+class InPlace:
+    """Caches are memory for ``room`` places, bound as inputs and as outputs."""
+
+    def __init__(self, decoder: Decoder, runtime: str, path: str, threads: int, room: int) -> None:
+        module = importlib.import_module(runtime)
+        mine = runtime == "minitvm"
+        self._session = (
+            minitvm.InferenceSession(path, num_threads=threads) if mine else onnxruntime_session(path, threads)
+        )
+        self._binding, self._values = self._session.io_binding(), []
+        logits, *presents = (output.name for output in self._session.get_outputs())
+        for (name, empty), present in zip(decoder.empty().items(), presents, strict=True):
+            shape = (*empty.shape[:2], room, empty.shape[3])
+            value = module.OrtValue.ortvalue_from_shape_and_type(shape, np.float32)
+            self._binding.bind_ortvalue_input(name, value)
+            self._binding.bind_ortvalue_output(present, value)
+            self._values.append(value)
+        self._logits = logits
+
+    def prompt(self, tokens: np.ndarray) -> tuple[float, np.ndarray]:
+        self._count = 0
+        return self.step(tokens)
+
+    def step(self, tokens: np.ndarray) -> tuple[float, np.ndarray]:
+        """Milliseconds, and logits."""
+        self._count += tokens.shape[1]
+        start = time.perf_counter()
+        self._binding.bind_cpu_input("input_ids", tokens)
+        self._binding.bind_cpu_input("attention_mask", np.ones((1, self._count), np.int64))
+        self._binding.bind_output(self._logits)  # onnxruntime keeps the memory of the last run
+        self._session.run_with_iobinding(self._binding)
+        logits = self._binding.get_outputs()[-1].numpy()
+        return 1e3 * (time.perf_counter() - start), logits
+
+
+def main(path: str, form: str, runtime: str, threads: int, prompt: int, room: int) -> None:
+    """One process: a prompt at the first line of its input, some steps at each that follows."""
+    decoder, random = FORMS[form], np.random.default_rng(0)
+    how = (decoder, runtime, path, threads)
+    cache = InPlace(*how, room) if room else Growing(*how)
+    tokens = random.integers(0, decoder.vocabulary, (1, prompt + STEPS))
     prompts, steps, sums = list[float](), list[float](), list[float]()
-    past: dict[str, np.ndarray] = {}
     for line in sys.stdin:
         assert line
-        for _ in range(4 if not past else 0):
-            spent, (_, *caches) = taken(tokens[:, :PROMPT], decoder.empty())
-            prompts.append(spent)
-        for _ in range(TURN if past else 0):
-            at = PROMPT + len(steps)
-            spent, (logits, *caches) = taken(tokens[:, at : at + 1], past)
-            steps.append(spent)
-            sums.append(float(np.sqrt(np.square(logits).sum())))
-            past = dict(zip(names, caches, strict=True))
-        past = past or dict(zip(names, caches, strict=True))
+        if not prompts:
+            prompts += [cache.prompt(tokens[:, :prompt])[0] for _ in range(4)]
+        else:
+            for _ in range(TURN):
+                at = prompt + len(steps)
+                spent, logits = cache.step(tokens[:, at : at + 1])
+                steps.append(spent)
+                sums.append(float(np.sqrt(np.square(logits).sum())))
         warm = steps[1:] or [0.0]
         median = float(np.median(warm))
         rate = decoder.weights / (median or 1.0) / 1e6
@@ -119,4 +170,4 @@ def main(path: str, form: str, threads: int, runtime: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4])
+    main(*sys.argv[1:4], *map(int, sys.argv[4:]))

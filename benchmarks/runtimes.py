@@ -30,12 +30,17 @@ def _minitvm(path: str, threads: int, target: str = "llvm") -> Callable[[Feeds],
     return lambda feeds: session.run(None, feeds)
 
 
-def _onnxruntime(path: str, threads: int, target: str = "llvm") -> Callable[[Feeds], list[np.ndarray]]:
+def onnxruntime_session(path: str, threads: int, target: str = "llvm") -> Any:
+    """Threads of its own pool, one graph at a time."""
     ort = narrow.peer("onnxruntime", target)
     settings = ort.SessionOptions()
     settings.log_severity_level = 3  # it warns in every run where it computes another shape than the model declares
     settings.intra_op_num_threads, settings.inter_op_num_threads = threads, 1
-    session = ort.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+    return ort.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+
+
+def _onnxruntime(path: str, threads: int, target: str = "llvm") -> Callable[[Feeds], list[np.ndarray]]:
+    session = onnxruntime_session(path, threads, target)
     return lambda feeds: list(session.run(None, dict(feeds)))
 
 
