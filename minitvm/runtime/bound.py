@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
 from minitvm import config
 from minitvm.errors import MiniTVMError
+from minitvm.ir.arrays import ALIGNMENT
 from minitvm.ir.types import Leaf
 from minitvm.runtime.bind import Binder, Sizes
 from minitvm.runtime.devices import Device
@@ -116,12 +118,39 @@ class OpenCall(DirectCall):
         return self.run(feeds, how)
 
 
+class Arenas:
+    """Memory that runs of any sizes lie in, one after the other: fresh pages cost more than most kernels take to fill
+    them."""
+
+    ROOM = 1 << 28
+    """Bytes at most that larger sizes may need: pages that nobody has written yet are none."""
+
+    def __init__(self) -> None:
+        self._idle: list[Any] = []
+
+    @contextmanager
+    def lent(self, instance: Instance) -> Iterator[None]:
+        """The instance lies in memory that nobody else has meanwhile."""
+        arena, nbytes = None, instance.plan.nbytes + ALIGNMENT
+        while arena is None or arena.nbytes < nbytes:  # what is too small for a run is for nobody
+            try:
+                arena = self._idle.pop()
+            except IndexError:
+                arena = instance.memory.empty((nbytes + min(nbytes, self.ROOM),), "uint8")
+        instance.lie_in(arena)
+        try:
+            yield
+        finally:
+            self._idle.append(arena)
+
+
 @dataclass
 class Room:
-    """Memory planned for some sizes."""
+    """A memory plan for some sizes."""
 
     library: Planned
     sizes: Sizes
+    _arenas: Arenas
     _make: Callable[[Planned], OpenCall]
     _idle: list[OpenCall] = field(default_factory=list)
 
@@ -131,7 +160,8 @@ class Room:
         except IndexError:
             call = self._make(self.library)
         try:
-            return call.run_at(sizes, feeds, how)
+            with self._arenas.lent(call.instance):
+                return call.run_at(sizes, feeds, how)
         finally:
             self._idle.append(call)
 
@@ -143,7 +173,7 @@ class Rooms:
         self.grows = grows
         """Whether memory is planned for the most there was of each size: what data decide differs from run to run."""
         self.library, self._binder, self.open_types = library, binder, binder.open_types
-        self._lock = threading.Lock()
+        self._lock, self._arenas = threading.Lock(), Arenas()
         self._kept: OrderedDict[tuple[int, ...], Room | None] = OrderedDict()
         self._met: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
 
@@ -190,7 +220,7 @@ class Rooms:
     def _made(self, values: Mapping[str, int]) -> Room | None:
         try:
             sizes = self._binder.sizes_of(values)
-            return Room(self.library.like(self._binder.artifact(sizes)), sizes, self._call)
+            return Room(self.library.like(self._binder.artifact(sizes)), sizes, self._arenas, self._call)
         except (MiniTVMError, ValueError):  # sizes that nobody asked for may be none, or too large
             return None
 

@@ -127,6 +127,16 @@ class Instance:
         at = self.plan.workspaces.get(node)
         return None if at is None else self.memory.view(self.arena, at, TensorType((nbytes,), "uint8"))
 
+    def lie_in(self, arena: Any) -> None:
+        """Let what the plan places lie in other memory, of at least its size; what lay there is left behind."""
+        is_elsewhere = self.memory.address(arena) != self.memory.address(self.arena)
+        self.arena = arena
+        if is_elsewhere:
+            for entry, at in enumerate(self.plan.offsets):
+                if at >= 0:
+                    self.values[entry] = None
+            self._slots[:-1] = list(self._addresses())
+
     def replace(self, name: str, value: Any) -> None:
         """Use memory of somebody else for an input or parameter: ``value``, of ``memory`` and the right type."""
         self._place(name, value)

@@ -17,6 +17,7 @@ from minitvm.ir.dims import assumptions
 from minitvm.ir.expr import Function, Module, Tuple
 from minitvm.runtime.bind import DoesNotFit
 from minitvm.runtime.bound import MOST_ROOMS, Rooms, roomy
+from minitvm.runtime.devices import Memory
 from minitvm.runtime.direct import How
 from minitvm.runtime.library import Library
 
@@ -91,6 +92,23 @@ def test_as_many_rooms_are_kept_as_are_to_be(library: Library) -> None:
     for p in range(8, 8 + 16 * (MOST_ROOMS + 3), 16):
         require_right(library, drawn(p, 2))
     assert len(library._rooms._kept) == MOST_ROOMS
+
+
+def test_rooms_lie_in_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages that a run has written are there for the next one, whatever its sizes; what grows a little finds room."""
+    library, asked = longer(), list[int]()
+    original = Memory.empty
+
+    def empty(self: Memory, shape: tuple[int, ...], dtype: str) -> object:
+        asked.extend(shape if dtype == "uint8" else ())
+        return original(self, shape, dtype)
+
+    monkeypatch.setattr(Memory, "empty", empty)
+    for p in (300, 9, 17, 330, 40, 300, 9, 900, 350):
+        require_right(library, drawn(p, 2))
+    lent, planned = library._rooms._arenas._idle, [r.library.plan.nbytes for r in library._rooms._kept.values() if r]
+    assert len(lent) == 1 and len(planned) > 4
+    assert sum(nbytes in asked for nbytes in {2 * (n + 64) for n in planned}) == 2
 
 
 def test_inputs_that_kernels_cannot_read_and_results_into_arrays(library: Library) -> None:
