@@ -102,12 +102,15 @@ class Compiling:
         self._only: Specialised | None = None
         """Where all shapes are known: the one library there is, and what plain arrays for it look like."""
         self._plain: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
-        if all(None not in type_.sizes for type_ in self._tensors.values()):
-            self._compile_at_once({name: type_.shape for name, type_ in self._tensors.items()})
-        elif is_new:
-            from minitvm.models import require_consistent
+        is_closed = all(None not in type_.sizes for type_ in self._tensors.values())
+        if is_new:
+            if not is_closed:
+                from minitvm.models import require_consistent
 
-            require_consistent(model, self._names())
+                require_consistent(model, self._names())
+            self._shelf.keep_description(description, model)
+        if is_closed:
+            self._compile_at_once({name: type_.shape for name, type_ in self._tensors.items()})
         if self._only is None:
             keep_files(model)
 

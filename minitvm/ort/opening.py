@@ -41,6 +41,4 @@ def _compiling(model: Model, settings: Settings, target: Target, shelf: Shelf, h
     ranks = [v.name for v in (*description.inputs, *description.overridable) if not v.has_rank and v.held is None]
     if ranks or description.overridable:
         return Varying(model, target, description, ranks, how)
-    made = Compiling(model, target, description, shelf=shelf, **how)
-    shelf.keep_description(description, model)  # of a model that is right
-    return made
+    return Compiling(model, target, description, shelf=shelf, **how)
