@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from minitvm.errors import InputError
+from minitvm.ir.types import MOST_BYTES
 from minitvm.runtime.bind import DoesNotFit
 from minitvm.runtime.graph import Artifact, Host
-from minitvm.runtime.memory import MOST_BYTES
 
 if TYPE_CHECKING:
     from minitvm.runtime.instance import Instance
