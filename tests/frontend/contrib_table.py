@@ -26,6 +26,7 @@ Attention 1|2 : f(2 3 4) f(4 20)! f(20)! -|i32(2 3)[0,1] ; num_heads=2 unidirect
 Attention 2 : f(2 3 4) f(4 24)! f(24)! -|i32(2 8)[0,1]|i32(2 3 8)[0,1]|i32(2)[4,8] f(2 2 2 5 4) -|f(2 2 3 8)|f(1 1 3
  8) ; num_heads=2 unidirectional=0|1
 BiasGelu 1 : f(2 3 4) f(4)
+CDist 1 : f(3 4)|d(3 4)|f(1 4) =(5 4)|=(5 4)!|=(1 4) ; metric=-|'euclidean'|'sqeuclidean'
 DequantizeLinear 1 : i8(2 3 4)|u8(2 3 4)|i16(2 3 4)|u16(2 3 4)|i32(2 3 4)[-9,9] f()[0.1,0.2]!|f(1)[0.1,0.2]!
  -|=()[0,9]!|=(1)[0,9]!
 DequantizeLinear 1 : i8(2 3 4)|u8(2 3 4)|i4(2 3 4)!|u4(2 3 4)! f(3)[0.1,0.2]! -|=(3)[0,7]! ; axis=1|-2

@@ -251,3 +251,17 @@ formulas(
     },
     domain=MICROSOFT,
 )
+
+
+@contrib_op("CDist")
+def distances(node: OnnxNode) -> Expr:
+    """Of each row of (m, k) from each of (n, k): (m, n).  Differences are squared, which cancels nothing."""
+    a, b = node[0], node[1]
+    if rank(a) != 2 or rank(b) != 2:
+        raise node.misfit(f"{a.tensor_type} and {b.tensor_type} are not two lists of points")
+    metric = node.attr("metric", "sqeuclidean")
+    if metric not in ("euclidean", "sqeuclidean"):
+        raise node.refuse("metric")
+    apart = emit("subtract", emit("expand_dims", a, axis=1), emit("expand_dims", b, axis=0))
+    found = emit("sum", emit("multiply", apart, apart), axis=2)
+    return found if metric == "sqeuclidean" else emit("sqrt", found)
