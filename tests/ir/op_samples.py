@@ -336,6 +336,8 @@ def _indexing() -> list[Sample]:
     rows += [row("linalg.det", floats(*shape)) for shape in ((3, 3), (2, 4, 4), (1, 1), (2, 0, 0))]
     rows.append(row("linalg.det", np.float32([[0, 2, 1], [3, 0, 0], [0, 0, 4]])))
     rows += [row("prefix", floats(3, 4), scalar(2, "int64"), axis=axis) for axis in (0, 1)]
+    bounds = np.array([0, 2, 2, -1]), np.array([2, 2, 5, 9])
+    rows += [row("segment_reduce", floats(6, 3), *bounds, mode=mode) for mode in ("sum", "mean")]
     rows += [row("nonzero", x) for x in (bools(3, 4), ints(5, low=0, high=1), np.zeros((2, 2), bool), _special())]
     for ordered in (True, False):
         rows += [

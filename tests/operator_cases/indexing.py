@@ -148,6 +148,14 @@ def prefix(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, draw.array(shape, dtype, special="all"), count, axis=axis, accuracy=BITS)
 
 
+@generator("segment_reduce")
+def segment_reduce(name: str, draw: Draw, dtype: str) -> Case:
+    rows, segments = draw.size(40), draw.size(9)
+    data = draw.array((rows, *draw.shape(0, 2, 64)), draw.choice(("float32", "float64")), special="none")
+    starts, ends = (draw.array((segments,), "int64", -2, rows + 2, "none") for _ in range(2))
+    return case(name, data, starts, ends, mode=draw.choice(("sum", "mean")), accuracy=BITS)
+
+
 @generator("nonzero")
 def nonzero(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, draw.array(draw.shape(1, 4), dtype, 0, 1, "all"))

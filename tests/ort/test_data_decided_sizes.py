@@ -177,3 +177,49 @@ def test_a_model_of_fixed_sizes_is_staged_as_well() -> None:
         x = _rows(*signs)
         np.testing.assert_allclose(session.run(None, {"x": x})[0], x[x.sum(1) > 0] @ WEIGHT, rtol=1e-6)
     assert len(session.libraries) == 1 and not session.libraries[0].host_calls
+
+
+def _bag(mean: bool) -> bytes:
+    """What PyTorch's exporter makes of ``EmbeddingBag``."""
+    body = [
+        node("Gather", ["bounds", "trip"], ["a"]),
+        node("Gather", ["ends", "trip"], ["b"]),
+        node("Unsqueeze", ["a", "first"], ["start"]),
+        node("Unsqueeze", ["b", "first"], ["end"]),
+        node("Slice", ["ids", "start", "end", "first"], ["mine"]),
+        node("Gather", ["table", "mine"], ["rows"]),
+        node("ReduceMean" if mean else "ReduceSum", ["rows", "first"], ["total"], keepdims=0),
+        node("Cast", ["yes"], ["going"], to=TensorProto.BOOL),
+    ]
+    given = [helper.make_tensor_value_info("trip", 7, []), helper.make_tensor_value_info("before", 9, [])]
+    made = [helper.make_tensor_value_info("going", 9, []), helper.make_tensor_value_info("total", 1, None)]
+    nodes = [
+        node("Shape", ["ids"], ["count"]),
+        node("Concat", ["offsets", "count"], ["bounds"], axis=0),
+        node("Slice", ["bounds", "one", "all", "first"], ["ends"]),
+        node("Shape", ["ends"], ["trips"]),
+        node("Squeeze", ["trips", "first"], ["bags"]),
+        node("Loop", ["bags", "yes"], ["y"], body=helper.make_graph(body, "body", given, made)),
+    ]
+    table = np.arange(30, dtype="float32").reshape(10, 3)
+    weights = {"one": np.array([1]), "first": np.array([0]), "all": np.array([2**62]), "yes": True, "table": table}
+    ids, offsets = (TensorProto.INT64, ["n"]), (TensorProto.INT64, ["batch"])
+    return _model(nodes, weights, ids=ids, offsets=offsets)
+
+
+@pytest.mark.parametrize("mean", [False, True])
+def test_a_bag_of_embeddings_is_one_kernel_for_any_lengths(mean: bool) -> None:
+    session, table = _session(_bag(mean)), np.arange(30, dtype="float32").reshape(10, 3)
+    for lengths in ((2, 0, 3), (1,), (4, 4, 1, 1)):
+        ids = np.arange(sum(lengths)) * 7 % 10
+        offsets = np.cumsum((0, *lengths[:-1]))
+        rows = [table[part] for part in np.split(ids, offsets[1:])]
+        if not mean:
+            found = session.run(None, {"ids": ids, "offsets": offsets})[0]
+            np.testing.assert_allclose(found, [row.sum(0) for row in rows], rtol=1e-6)
+        elif 0 not in lengths:
+            found = session.run(None, {"ids": ids, "offsets": offsets})[0]
+            np.testing.assert_allclose(found, [row.mean(0) for row in rows], rtol=1e-6)
+    (library,) = session.libraries
+    assert library.host_calls == []
+    assert any("segment_reduce" in facts["ops"] for facts in library.artifact.metadata.values())

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 
 from minitvm.errors import FrontendError, TypeInferenceError
+from minitvm.frontend.onnx.bags import bags
 from minitvm.frontend.onnx.check import outer_names
 from minitvm.frontend.onnx.model import describe_value
 from minitvm.frontend.onnx.node import OnnxNode, emit, normalize_axis, place_of, rank
@@ -123,6 +124,9 @@ def loop(node: OnnxNode) -> list[Expr]:
 
     A body that does not fit the shapes of the model's inputs raises when there is a trip, not while importing.
     """
+    added = bags(node)
+    if added is not None:
+        return [added]
     importer, _ = node.control
     graph = node.require("body")
     first = [node[i] for i in range(2, len(node.inputs))]

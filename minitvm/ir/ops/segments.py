@@ -1,0 +1,59 @@
+"""Sums of stretches of rows, as long as values say: bags of embeddings."""
+
+from typing import Literal
+
+import numpy as np
+
+from minitvm.ir.dims import differ
+from minitvm.ir.loop import Buffer, LoopExpr, LoopKind, Stmt, const, loop, maximum, minimum, nest, seq, store
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops._shape import require_kind
+from minitvm.ir.types import TensorType
+
+
+class SegmentReduce(Op, name="segment_reduce", fusion=Fusion.OPAQUE):
+    """For each segment the sum of its rows, one after the other, or their mean.
+
+    data: (n, ...) floats; starts, ends: (b,) int64, of each segment its first row and the one behind its last, cut to
+    0 and n -> (b, ...).  Of no rows the sum is 0 and the mean NaN.
+    """
+
+    mode: Literal["sum", "mean"] = "sum"
+
+    def infer(self, data: TensorType, starts: TensorType, ends: TensorType) -> TensorType:
+        require_kind(self, data, "f", "data")
+        for name, given in (("starts", starts), ("ends", ends)):
+            if given.rank != 1 or given.dtype != "int64":
+                raise self.reject(f"{name} are {given}; expected one int64 for each segment")
+        if not data.rank or differ(starts.shape[0], ends.shape[0]):
+            raise self.reject(f"expected rows, and as many starts as ends: {data}, {starts}, {ends}")
+        return data.with_shape((starts.shape[0], *data.shape[1:]))
+
+    def reference(self, data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
+        found = np.zeros((len(starts), *data.shape[1:]), data.dtype)
+        for row, start, end in zip(found, *(np.clip(p, 0, len(data)).tolist() for p in (starts, ends)), strict=True):
+            for one in data[start:end]:
+                row += one
+            if self.mode == "mean":
+                row /= np.asarray(max(end - start, 0), data.dtype)
+        return found
+
+    def statements(self, data: Buffer, starts: Buffer, ends: Buffer, result: Buffer) -> Stmt:
+        rows, inner = data.shape[0], data.shape[1:]
+
+        def segment(b: LoopExpr) -> Stmt:
+            start, end = (minimum(maximum(at[b], 0), rows) for at in (starts, ends))
+            count = maximum(end - start, 0)
+
+            def add(r: LoopExpr) -> Stmt:
+                row = minimum(start + r, rows - 1)
+                return nest(inner, lambda *i: store(result, [b, *i], result[(b, *i)] + data[(row, *i)]))
+
+            clear = nest(inner, lambda *i: store(result, [b, *i], const(0, result.dtype)))
+            sums = loop(count, add, name="r") if rows != 0 else seq()
+            if self.mode == "sum":
+                return seq(clear, sums)
+            total = count.astype(result.dtype)
+            return seq(clear, sums, nest(inner, lambda *i: store(result, [b, *i], result[(b, *i)] / total)))
+
+        return loop(starts.shape[0], segment, LoopKind.PARALLEL, name="b")
