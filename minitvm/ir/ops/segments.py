@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 
 from minitvm.ir.dims import differ
-from minitvm.ir.loop import Buffer, LoopExpr, LoopKind, Stmt, const, loop, maximum, minimum, nest, seq, store
+from minitvm.ir.loop import Alloc, Buffer, LoopExpr, LoopKind, Stmt, const, loop, maximum, minimum, nest, seq, store
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind
 from minitvm.ir.types import TensorType
@@ -31,29 +31,29 @@ class SegmentReduce(Op, name="segment_reduce", fusion=Fusion.OPAQUE):
 
     def reference(self, data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
         found = np.zeros((len(starts), *data.shape[1:]), data.dtype)
-        for row, start, end in zip(found, *(np.clip(p, 0, len(data)).tolist() for p in (starts, ends)), strict=True):
-            for one in data[start:end]:
-                row += one
+        for b, (start, end) in enumerate(np.clip(np.stack([starts, ends], 1), 0, len(data)).tolist()):
+            for row in data[start:end]:
+                found[b] += row
             if self.mode == "mean":
-                row /= np.asarray(max(end - start, 0), data.dtype)
+                found[b] /= np.asarray(max(end - start, 0), data.dtype)
         return found
 
     def statements(self, data: Buffer, starts: Buffer, ends: Buffer, result: Buffer) -> Stmt:
         rows, inner = data.shape[0], data.shape[1:]
+        total = Buffer("total", (1,), data.dtype, "local")
 
         def segment(b: LoopExpr) -> Stmt:
             start, end = (minimum(maximum(at[b], 0), rows) for at in (starts, ends))
             count = maximum(end - start, 0)
 
-            def add(r: LoopExpr) -> Stmt:
-                row = minimum(start + r, rows - 1)
-                return nest(inner, lambda *i: store(result, [b, *i], result[(b, *i)] + data[(row, *i)]))
+            def element(*i: LoopExpr) -> Stmt:
+                def add(r: LoopExpr) -> Stmt:
+                    return store(total, [0], total[0] + data[(minimum(start + r, rows - 1), *i)])
 
-            clear = nest(inner, lambda *i: store(result, [b, *i], const(0, result.dtype)))
-            sums = loop(count, add, name="r") if rows != 0 else seq()
-            if self.mode == "sum":
-                return seq(clear, sums)
-            total = count.astype(result.dtype)
-            return seq(clear, sums, nest(inner, lambda *i: store(result, [b, *i], result[(b, *i)] / total)))
+                sums = loop(count, add, name="r") if rows != 0 else seq()
+                found = total[0] / count.astype(data.dtype) if self.mode == "mean" else total[0]
+                return seq(store(total, [0], const(0, data.dtype)), sums, store(result, [b, *i], found))
+
+            return Alloc(total, nest(inner, element))
 
         return loop(starts.shape[0], segment, LoopKind.PARALLEL, name="b")
