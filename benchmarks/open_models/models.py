@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
 from benchmarks.open_models.exporting import DYNAMO, LEGACY, Cached, Flat, Model
@@ -312,6 +313,49 @@ def _torchvision(name: str, **options: Any) -> Model:
     return Model(make, {"images": "float32 batch 3 height width"}, IMAGE)
 
 
+class _Detector(Flat):
+    """A network that takes a list of images and finds as many boxes as there are."""
+
+    def forward(self, image: torch.Tensor) -> Any:
+        found = self.network([image])
+        return tuple((found[1] if isinstance(found[0], dict) and len(found) == 2 else found)[0].values())
+
+
+_FINDS = {"weights": None, "weights_backbone": None, "num_classes": 5}
+_PROPOSES = {"min_size": 96, "max_size": 160, "rpn_pre_nms_top_n_test": 60, "rpn_post_nms_top_n_test": 30}
+
+
+def _detector(name: str, **options: Any) -> Model:
+    """With random weights scores differ in their last bits alone: the last layer's are spread."""
+
+    def make() -> nn.Module:
+        create: Callable[..., nn.Module] = importlib.import_module("torchvision").models.get_model
+        network = create(name, **_FINDS, **options)
+        for path, weights in network.named_parameters():
+            if path.endswith(("cls_score.weight", "cls_logits.weight")):
+                weights.data *= 100
+        return _Detector(network, ["image"])
+
+    sizes = {name: extents for name, extents in IMAGE.items() if name != "batch"}
+    return Model(make, {"image": "float32 3 height width"}, sizes, (LEGACY,))
+
+
+class _Recommender(nn.Module):
+    """Bags of embeddings and their products by pairs, as in DLRM."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.bags = nn.ModuleList(nn.EmbeddingBag(100, 16, mode="sum") for _ in range(3))
+        self.below, self.above = nn.Linear(4, 16), nn.Linear(16 + 16, 1)
+
+    def forward(self, dense: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+        starts = torch.arange(ids.shape[0]) * ids.shape[1]
+        rows = [self.below(dense).relu(), *(bag(ids.flatten(), starts) for bag in self.bags)]
+        stacked = torch.stack(rows, 1)
+        pairs = torch.bmm(stacked, stacked.transpose(1, 2)).flatten(1)
+        return self.above(torch.cat([rows[0], pairs], 1)).sigmoid()
+
+
 def _diffusers(name: str, inputs: Mapping[str, str], sizes: Sizes, part: str | None = None, **config: Any) -> Model:
     def make() -> nn.Module:
         network: nn.Module = getattr(importlib.import_module("diffusers"), name)(**config)
@@ -358,6 +402,12 @@ OTHERS = {
     "squeezenet": _torchvision("squeezenet1_1"),
     "googlenet": _torchvision("googlenet", init_weights=False, aux_logits=False),
     "mobilenetv2": _torchvision("mobilenet_v2"),
+    "faster_rcnn": _detector("fasterrcnn_mobilenet_v3_large_320_fpn", **_PROPOSES, box_score_thresh=0.2),
+    "retinanet": _detector(
+        "retinanet_resnet50_fpn", min_size=96, max_size=160, score_thresh=0.0101, topk_candidates=50
+    ),
+    "ssdlite": _detector("ssdlite320_mobilenet_v3_large", score_thresh=0.19, topk_candidates=30, detections_per_img=40),
+    "dlrm": _by(LEGACY, Model(_Recommender, {"dense": "float32 batch 4", "ids": "int64<100 batch seq"}, TEXT)),
     "alexnet": _by(DYNAMO, _torchvision("alexnet")),
     "unet": _diffusers(
         "UNet2DConditionModel",

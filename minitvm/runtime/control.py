@@ -44,14 +44,12 @@ def is_native(host: Host, target: str, inside: bool = False) -> bool:
     call: Any = host.function.body
     op = getattr(call, "op", None)
     given = [t for param in host.function.params for t in leaves(param.type)]
-    if is_stage(host):
-        return not inside
     if target.partition(" ")[0] != "llvm" or op is None:
         return False
     if op.cuts:
         return not inside and all(t.is_static for t in given)
     if not isinstance(op, (Fail, If, Loop)):
-        return False
+        return not inside and is_stage(host)
     if isinstance(op, Loop) and inside and op.trips is None and most_trips():
         return False  # nobody counts
     results = list(leaves(host.function.ret_type))

@@ -93,19 +93,30 @@ MOST_MEASURED = 16
 def measured_value(expr: Expr, known: Mapping[Expr, np.ndarray], signed: bool = False) -> np.ndarray | None:
     """Likewise, with a dimension that a run measures for each whole number that nothing else says; for one that may be
     less than 0 two, of which one is 0."""
-    found: dict[Expr, Any] = {}
-    most = min(expr.tensor_type.size, MOST_MEASURED) if expr.tensor_type.is_static else 0
-    for node in post_order(expr, operands=lambda e: () if _is_size(e) or e in known else children(e)):
-        try:
-            if any(found[child] is None for child in children(node) if child in found):
-                raise NoShapeValue("data")
-            found[node] = _value(node, found, known)
-        except (NoShapeValue, Undecided, TypeError, ValueError, IndexError, KeyError, MiniTVMError):
-            found[node] = _measured(node, most, signed)
-    value = found[expr]
+    before = facts()
+    measured: dict[Expr, Any] = {}
+    value = _in_part(expr, known, measured, signed)
+    if any(one is not None for one in measured.values()):  # what is below those does not matter, nor what it decides
+        forget_since(before)
+        value = _in_part(expr, known, measured, signed)
     if not isinstance(value, np.ndarray) or any(isinstance(e, Quotient) for e in value.flat):
         return None
     return value
+
+
+def _in_part(expr: Expr, known: Mapping[Expr, np.ndarray], measured: dict[Expr, Any], signed: bool) -> Any:
+    """A value where those that are ``measured`` are known; more of them are put there."""
+    most = min(expr.tensor_type.size, MOST_MEASURED) if expr.tensor_type.is_static else 0
+    cut = {node for node, value in measured.items() if value is not None}
+    found: dict[Expr, Any] = {}
+    for node in post_order(expr, operands=lambda e: () if _is_size(e) or e in known or e in cut else children(e)):
+        try:
+            if any(found[child] is None for child in children(node) if child in found):
+                raise NoShapeValue("data")
+            found[node] = measured[node] if node in cut else _value(node, found, known)
+        except (NoShapeValue, Undecided, TypeError, ValueError, IndexError, KeyError, MiniTVMError):
+            found[node] = measured[node] = _measured(node, most, signed)
+    return found[expr]
 
 
 def _measured(node: Expr, most: int, signed: bool) -> np.ndarray | None:
