@@ -326,15 +326,9 @@ _PROPOSES = {"min_size": 96, "max_size": 160, "rpn_pre_nms_top_n_test": 60, "rpn
 
 
 def _detector(name: str, **options: Any) -> Model:
-    """With random weights scores differ in their last bits alone: the last layer's are spread."""
-
     def make() -> nn.Module:
         create: Callable[..., nn.Module] = importlib.import_module("torchvision").models.get_model
-        network = create(name, **_FINDS, **options)
-        for path, weights in network.named_parameters():
-            if path.endswith(("cls_score.weight", "cls_logits.weight")):
-                weights.data *= 100
-        return _Detector(network, ["image"])
+        return _Detector(create(name, **_FINDS, **options), ["image"])
 
     sizes = {name: extents for name, extents in IMAGE.items() if name != "batch"}
     return Model(make, {"image": "float32 3 height width"}, sizes, (LEGACY,))
@@ -402,7 +396,7 @@ OTHERS = {
     "squeezenet": _torchvision("squeezenet1_1"),
     "googlenet": _torchvision("googlenet", init_weights=False, aux_logits=False),
     "mobilenetv2": _torchvision("mobilenet_v2"),
-    "faster_rcnn": _detector("fasterrcnn_mobilenet_v3_large_320_fpn", **_PROPOSES, box_score_thresh=0.2),
+    "faster_rcnn": _detector("fasterrcnn_resnet50_fpn", **_PROPOSES, box_score_thresh=0.2),
     "retinanet": _detector(
         "retinanet_resnet50_fpn", min_size=96, max_size=160, score_thresh=0.0101, topk_candidates=50
     ),
