@@ -250,3 +250,15 @@ def test_data_is_not_compiled_for() -> None:
     for seed in range(3):
         session.run(None, {"x": np.random.default_rng(seed).standard_normal((5, 4)).astype("f")})
     assert session.inputs_by_value == [] and len(session.libraries) == 1
+
+
+@pytest.mark.parametrize("op", ["AveragePool", "MaxPool", "LpPool"])
+def test_padding_that_keeps_nothing_as_it_is(op: str) -> None:
+    """As many windows as strides, rounded up: none, though strides are longer than windows."""
+    options = 'kernel_shape = [2], strides = [3], auto_pad = "SAME_UPPER"'
+    graph = f"g (float[2,2,n] x) => (float[a,b,c] y) {{ y = {op} <{options}> (x) }}"
+    text = '<ir_version: 9, opset_import: ["": 18]>\n' + graph
+    session = minitvm.InferenceSession(parser.parse_model(text), num_threads=1)
+    for count in (5, 0, 6, 3, 0):
+        (y,) = session.run(None, {"x": np.ones((2, 2, count), "float32")})
+        assert y.shape == (2, 2, -(-count // 3))

@@ -13,7 +13,7 @@ import numpy as np
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar, single
 from minitvm.frontend.onnx.registry import Outputs, onnx_op
 from minitvm.frontend.onnx.tensor import integers, reshaped
-from minitvm.ir.dims import differ
+from minitvm.ir.dims import Undecided, differ, is_less
 from minitvm.ir.expr import Constant, Expr
 
 
@@ -56,8 +56,18 @@ def window_of(node: OnnxNode, kernel: Sequence[int], *tensors: Expr) -> Window:
     strides, dilation = _spread(node, "strides", count), _spread(node, "dilations", count)
     if any(map(differ, _spread(node, "kernel_shape", count, kernel), kernel)):
         raise node.fail(f"attribute kernel_shape={list(node.attr('kernel_shape'))}, but the weight's is {list(kernel)}")
-    window = Window(tuple(kernel), strides, dilation, (0,) * (2 * count))
-    return replace(window, padding=_pads(node, dims(tensors[0])[2:], window))
+    spatial, window = dims(tensors[0])[2:], Window(tuple(kernel), strides, dilation, (0,) * (2 * count))
+    if _auto_pad(node).startswith("SAME"):
+        window = replace(window, strides=tuple(map(_step, spatial, window.spans(), strides)))
+    return replace(window, padding=_pads(node, spatial, window))
+
+
+def _step(extent: int | None, span: int, stride: int) -> int:
+    """The stride, over nothing no more than the window spans: there are as many windows as strides, none."""
+    try:
+        return stride if extent is None or is_less(0, extent) else min(stride, span)
+    except Undecided:
+        return stride
 
 
 def _spread(node: OnnxNode, name: str, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:
