@@ -48,7 +48,8 @@ class SegmentReduce(Op, name="segment_reduce", fusion=Fusion.OPAQUE):
 
             def element(*i: LoopExpr) -> Stmt:
                 def add(r: LoopExpr) -> Stmt:
-                    return store(total, [0], total[0] + data[(minimum(start + r, rows - 1), *i)])
+                    place = (minimum(start + r, rows - 1), *i)
+                    return store(total, [0], total[0] + data[place])
 
                 sums = loop(count, add, name="r") if rows != 0 else seq()
                 found = total[0] / count.astype(data.dtype) if self.mode == "mean" else total[0]
