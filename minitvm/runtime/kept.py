@@ -194,13 +194,13 @@ class _Writer:
         own = {name: value for name, value in artifact.params.items() if name not in borrowed}
         if not is_branch:  # whose names may be those of others
             self.own = own
-        for value in artifact.params.values():
-            self.sums.update(_sums(value))
         branches = {
             node: {attribute: self.form(branch, True) for attribute, branch in host.branches.items()}
             for node, host in artifact.hosts.items()
             if host.branches
         }
+        for value in artifact.params.values():  # in the order in which they are read: of branches first
+            self.sums.update(_sums(value))
         return {
             "entry": self.pieces.add(artifact.entry),
             "objects": {symbol: self.pieces.add(image) for symbol, image in artifact.objects.items()},

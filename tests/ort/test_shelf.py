@@ -277,6 +277,22 @@ def test_branches_and_their_weights_are_kept(tmp_path: Path, compiled: list[str]
         compiled.clear()
 
 
+def test_stages_behind_what_data_decide_are_kept_with_the_weights_of_both(compiled: list[str]) -> None:
+    text = """g (float[n, 2] x) => (float[k, 2] y)
+      <float[2] s = {2, 4}, float[2, 2] w = {1, 2, 3, 5}, int64[1] axis = {1}, float zero = {0}> {
+      scaled = Mul(x, s)  sums = ReduceSum <keepdims = 0>(scaled, axis)  found = Greater(sums, zero)
+      rows = Compress <axis = 0>(scaled, found)  y = MatMul(rows, w) }"""
+    model = parser.parse_model(f'<ir_version: 8, opset_import: ["": 17]> {text}').SerializeToString()
+    x = np.array([[1, 1], [-1, 0], [2, 1]], "float32")
+    scaled = (x * [2, 4])[[0, 2]]
+    for count in range(2):
+        session = InferenceSession(model)
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], scaled @ [[1, 2], [3, 5]])
+        assert session.libraries[0].is_staged
+        assert not compiled if count else compiled
+        compiled.clear()
+
+
 def test_refusals_and_values_that_are_asked_for_are_kept(tmp_path: Path, compiled: list[str]) -> None:
     model = parser.parse_model(REFUSED).SerializeToString()
     feeds = {"x": np.arange(8, dtype="float32").reshape(2, 4), "axis": np.array(0)}
