@@ -258,10 +258,98 @@ def resized(g: Graph) -> None:
     g.results.append(g.add("Resize", image, "", "", sizes, mode=g.rng.choice(["nearest", "linear"])))
 
 
+def last(g: Graph) -> None:
+    """The last few: by a negative start, or by one that is computed."""
+    rows = _row(g)
+    few = g.rng.randint(1, 4)
+    start = g.const([-few]) if g.rng.random() < 0.5 else g.add("Sub", _count(g, rows), g.const([few]))
+    g.rows.append(g.add("Slice", rows, start, g.const([2**40]), g.const([0])))
+
+
+def overlaps(g: Graph) -> None:
+    rows = _row(g)
+    g.results.append(g.add("MatMul", rows, g.add("Transpose", rows, perm=[1, 0])))
+
+
+def normed(g: Graph) -> None:
+    scale = g.const(np.ones(WIDTH), "float32")
+    g.rows.append(g.add("LayerNormalization", _row(g), scale, axis=-1))
+
+
+def spread(g: Graph) -> None:
+    """One row as often as there are others."""
+    rows = _row(g)
+    shape = g.add("Concat", _count(g, rows), g.const([WIDTH]), axis=0)
+    one = g.add("ReduceSum", "x", g.const([0]), keepdims=1)
+    g.rows.append(g.add("Expand", one, shape))
+
+
+def which(g: Graph) -> None:
+    places = g.add("ArgMax", _row(g), axis=1, keepdims=0)
+    g.results.append(g.add("OneHot", places, g.const(WIDTH), g.const([0.0, 1.0], "float32")))
+
+
+def along(g: Graph) -> None:
+    rows = _row(g)
+    places = g.add("Mod", g.add("Cast", g.add("Abs", rows), to=TensorProto.INT64), g.const(WIDTH))
+    g.rows.append(g.add("GatherElements", rows, places, axis=1))
+
+
+def repeated_as_counted(g: Graph) -> None:
+    rows = _row(g)
+    count = g.add("Concat", _count(g, rows), g.const([1]), axis=0)
+    g.rows.append(g.add("Tile", g.add("Slice", "x", g.const([0]), g.const([2]), g.const([0])), count))
+
+
+def padded_as_counted(g: Graph) -> None:
+    rows = _row(g)
+    missing = g.add("Max", g.add("Sub", g.const([12]), _count(g, rows)), g.const([0]))
+    pads = g.add("Concat", g.const([0, 0]), missing, g.const([0]), axis=0)
+    g.rows.append(g.add("Pad", rows, pads))
+
+
+def windows(g: Graph) -> None:
+    weight = g.const(np.random.default_rng(5).standard_normal((2, WIDTH, 3)), "float32")
+    turned = g.add("Unsqueeze", g.add("Transpose", _row(g), perm=[1, 0]), g.const([0]))
+    g.results.append(g.add("Conv", turned, weight, pads=[1, 1]))
+
+
+def one_by_one(g: Graph) -> None:
+    """A loop with a trip for each row."""
+    rows = _row(g)
+    count = g.add("Squeeze", _count(g, rows), g.const([0]))
+    body = [
+        helper.make_node("Gather", [rows, "trip"], ["row"]),
+        helper.make_node("Add", ["sum_in", "row"], ["sum_out"]),
+        helper.make_node("Identity", ["going_in"], ["going"]),
+        helper.make_node("Identity", ["sum_out"], ["scanned"]),
+    ]
+    types = (("trip", 7, []), ("going_in", 9, []), ("sum_in", 1, [WIDTH]))
+    outs = (("going", 9, []), ("sum_out", 1, [WIDTH]), ("scanned", 1, [WIDTH]))
+    values = [[helper.make_tensor_value_info(*one) for one in part] for part in (types, outs)]
+    graph = helper.make_graph(body, "body", *values)
+    start, yes = g.const(np.zeros(WIDTH), "float32"), g.const(True, "bool")
+    total, scanned = g.add("Loop", count, yes, start, outputs=2, body=graph)
+    g.results.append(total)
+    g.rows.append(scanned)
+
+
+def either(g: Graph) -> None:
+    """Something else where nothing is found."""
+    rows = _row(g)
+    some = g.add("Greater", g.add("Squeeze", _count(g, rows), g.const([0])), g.const(0))
+    parts = []
+    for name, source in (("some", rows), ("none", "x")):
+        node = helper.make_node("Neg", [source], [name])
+        parts.append(helper.make_graph([node], name, [], [helper.make_tensor_value_info(name, 1, [None, WIDTH])]))
+    g.rows.append(g.add("If", some, then_branch=parts[0], else_branch=parts[1]))
+
+
 SOURCES: Sequence[Callable[[Graph], None]] = (by_nonzero, by_compress, by_unique, by_boxes, by_sum)
 STEPS: Sequence[Callable[[Graph], None]] = (
     *(layer, softmax, reduce, join, first, best, put_back, put_back, shaped, positions, full, pairs, sums, chosen),
-    *(again, repeated, padded, pooled, resized),
+    *(again, repeated, padded, pooled, resized, last, overlaps, normed, spread, which, along, repeated_as_counted),
+    *(padded_as_counted, windows, one_by_one, either),
 )
 
 

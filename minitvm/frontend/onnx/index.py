@@ -8,7 +8,17 @@ from minitvm.frontend.onnx.foreign import foreign
 from minitvm.frontend.onnx.node import OnnxNode, dims, emit, emit_many, normalize_axis, prefix, rank, scalar
 from minitvm.frontend.onnx.registry import Outputs, formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers, known_product
-from minitvm.ir.dims import Dim, SymbolicDim, Undecided, always_less, are_counted_on, is_less, is_measured, larger_here
+from minitvm.ir.dims import (
+    Dim,
+    SymbolicDim,
+    Undecided,
+    always_less,
+    are_counted_on,
+    is_less,
+    is_measured,
+    larger,
+    larger_here,
+)
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops.control import OutOfRange
 from minitvm.ir.types import is_named, is_numeric
@@ -173,9 +183,10 @@ def _cut(node: OnnxNode, axis: int, start: Dim, stop: Dim, step: int) -> tuple[D
 
 
 def _from_front(x: Expr, axis: int, bound: Dim) -> Dim:
-    """A bound that only a run knows, counted from the first element; numbers as they are."""
+    """A bound that only a run knows, counted from the first element, the first where it lies before that; numbers as
+    they are."""
     is_behind = isinstance(bound, SymbolicDim) and is_less(bound, 0)
-    return bound + x.tensor_type.extents[axis] if is_behind else bound
+    return larger(bound + x.tensor_type.extents[axis], 0) if is_behind else bound
 
 
 def taken_elements(start: int, stop: int, step: int, extent: int) -> range:
