@@ -163,10 +163,15 @@ def parts(opened: Sequence[Timed], own: Sequence[Timed]) -> list[Part]:
     for met, one in zip(found, opened, strict=True):
         if met:
             grouped[led(met[0])][0].append(one)
-    return [
-        Part(*(tuple(t.kernel for t in side) for side in sides), *(sum(t.seconds for t in side) for side in sides))
-        for sides in grouped.values()
-    ]
+    return [Part(_kernels_of(a), _kernels_of(b), _seconds_of(a), _seconds_of(b)) for a, b in grouped.values()]
+
+
+def _kernels_of(some: Sequence[Timed]) -> tuple[str, ...]:
+    return tuple(one.kernel for one in some)
+
+
+def _seconds_of(some: Sequence[Timed]) -> float:
+    return sum(one.seconds for one in some)
 
 
 def _together(leader: list[int], led: Callable[[int], int], some: Sequence[int]) -> None:
@@ -185,8 +190,8 @@ def line(one: Compared) -> str:
 def summary(found: Sequence[Compared]) -> str:
     mean = float(np.exp(np.mean([np.log(one.ratio) for one in found])))
     parts = [part.ratio for one in found if (part := one.worst) is not None]
-    network, part = max(one.ratio for one in found), max(parts, default=1.0)
-    return f"{len(found)} networks: geometric mean {mean:.2f}, worst network {network:.2f}, worst part {part:.2f}"
+    network, worst = max(one.ratio for one in found), max(parts, default=1.0)
+    return f"{len(found)} networks: geometric mean {mean:.2f}, worst network {network:.2f}, worst part {worst:.2f}"
 
 
 def slowest(one: Compared, count: int) -> str:

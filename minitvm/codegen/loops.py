@@ -21,6 +21,7 @@ from minitvm.ir.loop import (
     Const,
     For,
     If,
+    Intrin,
     Load,
     LoopExpr,
     LoopKind,
@@ -32,6 +33,7 @@ from minitvm.ir.loop import (
     as_index,
     binary,
     const,
+    intrin,
     loop,
     map_expr,
     map_stmt,
@@ -42,6 +44,7 @@ from minitvm.ir.loop import (
     substitute_vars,
 )
 from minitvm.ir.loop.affine import depends_on
+from minitvm.ir.op import identity_of
 
 Loops: TypeAlias = Sequence[tuple[LoopVar, int]]
 """Variables and extents, outermost first."""
@@ -211,13 +214,16 @@ def vectors(found: For, width: int) -> Stmt:
     return split(found, width, "peel", lanes) if width > 1 else found
 
 
-def _masked(found: For, width: int, each: Callable[[For], Stmt]) -> Stmt:
-    """A loop of symbolic extent, ``width`` iterations at a time; ``each`` makes lanes of so many."""
+def _masked(
+    found: For, width: int, each: Callable[[For], Stmt], at_the_end: Callable[[LoopExpr, Stmt], Stmt] = If
+) -> Stmt:
+    """A loop of symbolic extent, ``width`` iterations at a time; ``each`` makes lanes of so many, ``at_the_end`` the
+    body of the last ones, of which there are some under a condition."""
     extent, outer, inner, last = found.extent, LoopVar(f"{found.var.name}_outer"), LoopVar("lane"), LoopVar("lane")
     whole = extent // width
     main = For(outer, whole, each(For(inner, Const(width), bind_vars(found.body, {found.var: outer * width + inner}))))
     at = whole * width + last
-    rest = each(For(last, Const(width), If(at < extent, fresh_vars(bind_vars(found.body, {found.var: at})))))
+    rest = each(For(last, Const(width), at_the_end(at < extent, fresh_vars(bind_vars(found.body, {found.var: at})))))
     return seq(main, If(whole * width < extent, rest))
 
 
@@ -246,7 +252,7 @@ def partial_results(alloc: Alloc, found: For, width: int) -> Alloc:
             return stmt
         alone = For(found.var, found.extent, update)
         if not isinstance(found.extent, Const):
-            return _masked(alone, width, in_lanes_of_its_own)
+            return _masked(alone, width, in_lanes_of_its_own, _added_where)
         return split(alone, width, "peel", in_lanes_of_its_own)
 
     parts = alloc.body.stmts if isinstance(alloc.body, Seq) else (alloc.body,)
@@ -255,6 +261,20 @@ def partial_results(alloc: Alloc, found: For, width: int) -> Alloc:
     after = [on(part, Const(0)) for part in parts[at + 1 :]]
     op = update.value.op if isinstance(update.value, Binary) else "add"
     return Alloc(wide, seq(*map(before, parts[:at]), done[at], halved(wide, update.index, width, op), *after))
+
+
+_KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min", "larger": "larger"}
+
+
+def _added_where(condition: LoopExpr, update: Stmt) -> Stmt:
+    """An update of partial results in all lanes, by what changes nothing where a condition does not hold: what is
+    stored under a mask stays in memory, and is waited for there."""
+    match update:
+        case Store(acc, index, Binary(op, Load() as held, x)) if held.buffer is acc and op in _KINDS:
+            return Store(acc, index, binary(op, held, select(condition, x, identity_of(_KINDS[op], x.dtype))))
+        case Store(acc, index, Intrin("fma", (x, y, Load() as held))) if held.buffer is acc:
+            return Store(acc, index, intrin("fma", or_zero(condition, x), or_zero(condition, y), held))
+    return If(condition, update)
 
 
 def halved(wide: Buffer, at: Sequence[LoopExpr], width: int, op: str) -> Stmt:
@@ -288,10 +308,18 @@ def in_strips(
     or one by one where only a run knows how much that is."""
     whole = extent // width
     rest, strips = extent - whole * width, as_index(whole)
-    many = loop(rows * whole, lambda p: body(p // strips, p % strips * width, width), kind, name="strip")
+
+    def strip(p: LoopExpr) -> Stmt:
+        return body(Const(0), p * width, width) if rows == 1 else body(p // strips, p % strips * width, width)
+
+    many = loop(rows * whole, strip, kind, name="strip")
     if not isinstance(rest, int):
         ones = as_index(rest)
-        return seq(many, loop(rows * rest, lambda p: body(p // ones, strips * width + p % ones, 1), kind, name="row"))
+
+        def row(p: LoopExpr) -> Stmt:
+            return body(Const(0), strips * width + p, 1) if rows == 1 else body(p // ones, strips * width + p % ones, 1)
+
+        return seq(many, loop(rows * rest, row, kind, name="row"))
     last = loop(rows, lambda row: body(row, strips * width, rest), kind, name="row") if rest else None
     return seq(many if whole != 0 else None, last)
 

@@ -4,7 +4,7 @@ A kind of machine may have ways of its own: ``NESTS["cuda"] = Nests(...)``.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeAlias
@@ -16,6 +16,7 @@ from minitvm.codegen.loops import in_parallel, in_strips, redirect, redirect_loa
 from minitvm.codegen.stages import Axes, Group, Output
 from minitvm.codegen.walks import FEWEST_LANES, MOST_APART
 from minitvm.ir.decision import Declined, decide
+from minitvm.ir.dims import Dim, sampled
 from minitvm.ir.loop import (
     Barrier,
     Binary,
@@ -125,7 +126,8 @@ def by_rows(group: Group, machine: MachineModel) -> Stmt | Declined:
         if most == 1:
             return in_parallel(shape, lambda *at: _stages(group, machine, at), name="row")
         group = _reduced_first(group, rank)
-    most = min(math.prod(shape[first:]), most)
+    many = math.prod(shape[first:])
+    most = min(many, most) if isinstance(many, int) else most
     decide("schedule", group.outputs[0].buffer.name, f"{most} rows side by side")
     return _in_strips(group, machine, shape, first, most)
 
@@ -158,22 +160,33 @@ def _stages(group: Group, machine: MachineModel, at: tuple[LoopExpr, ...], lanes
 
 def _together(group: Group, rank: int, machine: MachineModel) -> int:
     """How many rows are made together, where each is reduced to numbers that more is computed of: in lanes then, while
-    one row by itself would wait for each of these chains.  As many as half of the first-level cache holds; 1 where that
-    is less than :data:`_FEWEST_TOGETHER`."""
+    one row by itself would wait for each of these chains.  As many as half of the first-level cache holds, where rows
+    are as long as in the first run; 1 where that is less than :data:`_FEWEST_TOGETHER`."""
     shape = group.outputs[0].buffer.shape[:rank]
     found = [reduce for out in group.stages if len(out.axes) == rank for reduce in outer_reductions(out.value)]
     extents = [*shape, *(n for out in group.nests for n in out.buffer.shape), *(n for r in found for _, n in r.axes)]
-    if not found or not all(isinstance(n, int) and n > 0 for n in extents):
+    if not found or not all(_usual(n) for n in extents):
         return 1
-    kept = sum(math.prod(out.buffer.shape[rank:]) * np.dtype(out.buffer.dtype).itemsize for out in group.nests)
-    read = max(math.prod(n for _, n in reduce.axes) * np.dtype(reduce.dtype).itemsize for reduce in found)
-    far = not all(out.buffer.fits(machine.l2_bytes) for out in group.outputs)
+    kept = sum(_usual_bytes(out.buffer.shape[rank:], out.buffer.dtype) for out in group.nests)
+    read = max(_usual_bytes([n for _, n in reduce.axes], reduce.dtype) for reduce in found)
+    far = any(_usual_bytes(out.buffer.shape, out.buffer.dtype) > machine.l2_bytes for out in group.outputs)
     many, most = math.prod(shape), machine.l1_bytes // 2 // (kept + read)
     most = min(most, _TOGETHER_FAR if far else _TOGETHER)
+    if not isinstance(many, int):
+        return most if most >= _FEWEST_TOGETHER else 1
     if machine.threads > 1:
         most = min(most, many // (_PIECES * machine.threads))
     even = (count for count in range(most, max(most // 2, _FEWEST_TOGETHER - 1), -1) if many % count == 0)
     return next(even, most if most >= _FEWEST_TOGETHER else 1)
+
+
+def _usual(extent: Dim) -> int:
+    """What it is in the first run, where only a run knows; 0 where nothing is known of it."""
+    return extent if isinstance(extent, int) else sampled(extent) or 0
+
+
+def _usual_bytes(shape: Sequence[Dim], dtype: str) -> int:
+    return math.prod(map(_usual, shape)) * np.dtype(dtype).itemsize
 
 
 def _reduced_first(group: Group, rank: int) -> Group:

@@ -15,6 +15,7 @@ from minitvm.codegen.backend import STACK_LIMIT, Workspace, plan_workspace
 from minitvm.codegen.legalize import spell_scalars
 from minitvm.codegen.llvm import express, memory
 from minitvm.codegen.llvm.arith import DOTS, WIDTH, memory_text
+from minitvm.codegen.llvm.positions import without_quotients
 from minitvm.codegen.llvm.turns import in_turns
 from minitvm.codegen.llvm.writer import (
     Context,
@@ -71,7 +72,7 @@ def emit(kernel: Kernel, machine: MachineModel) -> str:
 
 def spelled_for(kernel: Kernel, machine: MachineModel) -> Kernel:
     """In the machine's operations."""
-    return spell_scalars(kernel, "fma" in machine.features)
+    return spell_scalars(without_quotients(kernel), "fma" in machine.features)
 
 
 def emit_spelled(kernel: Kernel, machine: MachineModel, note: Note | None = None) -> str:
