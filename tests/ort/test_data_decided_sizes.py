@@ -53,7 +53,7 @@ EXPERT = _model(
 
 
 def _rows(*signs: int) -> np.ndarray:
-    return np.array([[s, 2 * s, i] if s > 0 else [-1 - i, 0, 0] for i, s in enumerate(signs)], "float32")
+    return np.array([[s, 2 * s, i] if s > 0 else [-1 - i, 0, 0] for i, s in enumerate(signs)], "float32").reshape(-1, 3)
 
 
 @pytest.mark.parametrize("seed", [4, 9, 15, 17, 22, 48, 205, 243, 1014, 1021])
