@@ -492,7 +492,8 @@ def facts_of(measured: Iterable[str] = (), fresh: Iterable[str] = ()) -> frozens
     """Those that are known to hold or not once these sizes are ``measured``, which the data decide, and were not before
     the ``fresh`` ones of them were."""
     known, new = {*measured}, {*fresh}
-    said = ((fact, _measured_in(fact)) for fact in facts())
+    named = (fact for fact in facts() if not is_anonymous(fact.a) and not is_anonymous(fact.b))  # others: host calls
+    said = ((fact, _measured_in(fact)) for fact in named)
     return frozenset(fact for fact, names in said if names <= known and not (new and names.isdisjoint(new)))
 
 

@@ -134,6 +134,7 @@ com.microsoft.Attention : float32:(b s d) (d 3*d)! (3*d)! int32:(b s)[0,1]? ; d=
  unidirectional=0|1? scale=0.25?
 com.microsoft.EmbedLayerNormalization : int32:(b s)[0,9] int32:(b s)[0,1]? float32:(10 c)! float32:(s c)! float32:(2 c)!
  float32:(c)! float32:(c)! ; epsilon=0.001? outputs=2 -> float32:b s c, int32:b
+com.microsoft.CDist : float32:(a c) float32:(b c) ; metric=euclidean|sqeuclidean -> a b
 com.microsoft.ExpandDims : float32|int64|float16:(a b) int32:()[-2,-2]# ; -> a 1 b
 com.microsoft.GatherBlockQuantized : uint8:(r j*8)! int64:(k)[-r,r-1] float32:(r j)[0.01,0.2]#
  uint8:(r (j+1)//2)[0,255]#? ; j=1|2|3 bits=4 block_size=16 quantize_axis=1 -> float32:k j*16

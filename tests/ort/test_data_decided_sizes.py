@@ -183,6 +183,28 @@ def test_the_best_of_a_count_that_is_computed() -> None:
     assert len(session.libraries) == 1 and not session.libraries[0].host_calls
 
 
+def test_a_convolution_whose_channels_come_out_of_a_choice_is_computed() -> None:
+    """Where no size has a name: what needs one is computed when it is there."""
+    shapes = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None, None]) for name in ("a", "b")]
+    parts = [
+        helper.make_graph([node("Unsqueeze", ["x", "first"], ["a"])], "t", [], shapes[:1]),
+        helper.make_graph([node("Unsqueeze", ["turned", "first"], ["b"])], "e", [], shapes[1:]),
+    ]
+    nodes = [
+        node("Transpose", ["x"], ["turned"]),
+        node("If", ["straight"], ["chosen"], then_branch=parts[0], else_branch=parts[1]),
+        node("Conv", ["chosen", "w"], ["y"]),
+    ]
+    inputs = {"x": (TensorProto.FLOAT, ["n", 3]), "straight": (TensorProto.BOOL, [])}
+    session = _session(_model(nodes, {"w": np.ones((2, 3, 1), "float32"), "first": np.array([0])}, **inputs))
+    x = _rows(1, 1, 1, 1)
+    found = session.run(None, {"x": x, "straight": np.array(False)})[0]
+    np.testing.assert_array_equal(found, np.stack([x.sum(1)] * 2)[None])
+    square = x[:3]
+    found = session.run(None, {"x": square, "straight": np.array(True)})[0]
+    np.testing.assert_array_equal(found, np.stack([square.sum(0)] * 2)[None])
+
+
 def test_a_model_of_fixed_sizes_is_staged_as_well() -> None:
     model = onnx.load_from_string(EXPERT)
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4

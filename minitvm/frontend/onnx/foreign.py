@@ -9,14 +9,14 @@ import numpy as np
 import onnx
 from google.protobuf import json_format  # type: ignore[import-untyped]
 
-from minitvm.errors import MiniTVMError, UnknownValueError, is_own
+from minitvm.errors import MiniTVMError, TypeInferenceError, UnknownValueError, is_own
 from minitvm.frontend.onnx.model import array_of
 from minitvm.frontend.onnx.node import OnnxNode, normal_domain, schema_of
 from minitvm.frontend.onnx.regex import full_match
 from minitvm.frontend.onnx.registry import Builder, Outputs
 from minitvm.frontend.onnx.types import proto_of_type, type_of_proto
 from minitvm.ir.builder import call_op
-from minitvm.ir.dims import is_anonymous
+from minitvm.ir.dims import Undecided, is_anonymous
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.types import HostType, TensorType, TupleType, Type, UnknownSize, as_shape
 
@@ -93,8 +93,9 @@ def built(builder: Builder, node: OnnxNode) -> Outputs:
     except UnknownValueError as error:
         if error.inputs or not known_to_onnx(node):
             raise
-    except UnknownSize:
-        if not any(map(_is_open, node.inputs)) or not known_to_onnx(node):
+    except TypeInferenceError as error:
+        unknown = isinstance(error, UnknownSize) or isinstance(error.__cause__, Undecided)
+        if not unknown or not any(map(_is_open, node.inputs)) or not known_to_onnx(node):
             raise
     return foreign(node, "minitvm" if is_own(builder) and node.op_type not in RANDOM else "onnx")
 
