@@ -27,7 +27,7 @@ def in_stages(module: Module, params: Mapping[str, np.ndarray], measured: Mappin
 
     Weights that stages read become constants there.  Raises :class:`Undecided` where a stage reads what is no tensor.
     """
-    used = _used(module.main, measured)
+    used = _used(module.main, measured) if measured else {}
     if not used:
         return module
     return module.with_function("main", _Cutting(module.main, params, used).run())
