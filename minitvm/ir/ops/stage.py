@@ -23,9 +23,9 @@ from minitvm.ir.visitor import children, post_order, rebuild
 class Stage(Op, name="control.stage", fusion=Fusion.OPAQUE, takes_stored=True):
     """``body`` over values, some of which are as long as others say.
 
-    First for each symbol of ``sizes`` its value, () int64, the first ``measured`` of which the data decide, ``fresh`` of
-    them not known to stages before; then the values of the body's parameters, but along ``axes`` (-1: nowhere) they may be longer -> what the body returns;
-    dimensions that the data decide are anonymous.
+    First for each symbol of ``sizes`` its value, () int64: the data decide the first ``measured``, and no stage before
+    knew ``fresh`` of them; then values of the body's parameters, but along ``axes`` (-1: nowhere) may be more
+    -> what the body returns; dimensions that the data decide are anonymous.
     """
 
     body: Function
