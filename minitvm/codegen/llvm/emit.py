@@ -72,7 +72,8 @@ def emit(kernel: Kernel, machine: MachineModel) -> str:
 
 def spelled_for(kernel: Kernel, machine: MachineModel) -> Kernel:
     """In the machine's operations."""
-    return spell_scalars(without_quotients(kernel), "fma" in machine.features)
+    plain = without_quotients(kernel) if kernel.sizes else kernel
+    return spell_scalars(plain, "fma" in machine.features)
 
 
 def emit_spelled(kernel: Kernel, machine: MachineModel, note: Note | None = None) -> str:

@@ -24,7 +24,7 @@ class Stage(Op, name="control.stage", fusion=Fusion.OPAQUE, takes_stored=True):
     """``body`` over values, some of which are as long as others say.
 
     First for each symbol of ``sizes`` its value, () int64: the data decide the first ``measured``, and no stage before
-    knew ``fresh`` of them; then values of the body's parameters, but along ``axes`` (-1: nowhere) may be more
+    knew ``fresh`` of them; then the body's parameters, which may be longer along ``axes`` (-1: nowhere)
     -> what the body returns; dimensions that the data decide are anonymous.
     """
 
