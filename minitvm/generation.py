@@ -91,6 +91,7 @@ class Buffers:
 
     def __init__(self, session: Any, outputs: Mapping[str, str], first: str, empty: Mapping[str, np.ndarray]) -> None:
         self._outputs, self._arrays, self._room = outputs, dict(empty), 0
+        self._axes = {name: array.shape.index(0, 1) for name, array in empty.items()}
         self._binding = session.io_binding()
         self._binding.bind_output(first)
 
@@ -105,7 +106,7 @@ class Buffers:
     def _grow(self, room: int) -> None:
         """To so many places, all of them with what there is in front."""
         for name, old in self._arrays.items():
-            axis = old.shape.index(self._room, 1)
+            axis = self._axes[name]
             shape = (*old.shape[:axis], room, *old.shape[axis + 1 :])
             value = OrtValue.ortvalue_from_shape_and_type(shape, old.dtype)
             self._arrays[name] = value.numpy()
@@ -143,7 +144,9 @@ class Decoder:
     def empty(self, batch: int) -> Cache:
         """A cache of nothing: of its open dimensions the first is the batch, and others are 0."""
         found = {name: self._empty(self._inputs[name], batch) for name in self._caches}
-        return Buffers(self._session, self._caches, self.logits, found) if self._in_place else Grown(found)
+        one_length = all(array.shape[1:].count(0) == 1 for array in found.values())
+        in_place = self._in_place and one_length
+        return Buffers(self._session, self._caches, self.logits, found) if in_place else Grown(found)
 
     def _empty(self, value: Any, batch: int) -> np.ndarray:
         shape = [d if isinstance(d, int) else 0 if axis else batch for axis, d in enumerate(value.shape)]
