@@ -351,8 +351,11 @@ class InferenceSession:
         return results
 
     def _run(self, feeds: Mapping[str, Any], how: How) -> list[Any]:
-        if isinstance(feeds, Mapping) and any(isinstance(value, OrtValue) for value in feeds.values()):
-            feeds = {name: value_of(value) for name, value in feeds.items()}
+        if isinstance(feeds, Mapping):
+            for value in feeds.values():
+                if isinstance(value, OrtValue):
+                    feeds = {name: value_of(value) for name, value in feeds.items()}
+                    break
         if self._profiler is None:
             return self._engine.run(feeds, how)
         found, checked = self._engine.found(feeds)

@@ -94,6 +94,8 @@ class DirectCall:
             if direct and name not in instance.params and self._is_bound(entry)
         }
         self._passed_on = {instance.input_entry[name]: name for name in self._inputs}
+        self._fed = [self._passed_on.get(owner) for owner in self._owners]
+        """By position, the input that a result is, as it was given."""
         firsts = {owner: position for position, owner in reversed(list(enumerate(self._owners)))}
         self._made_as = {
             owner: (position, np.dtype(self._types[position].dtype))
@@ -193,15 +195,14 @@ class DirectCall:
 
     def _given_out(self, position: int, made: Mapping[int, np.ndarray], feeds: Mapping[str, np.ndarray]) -> Any:
         """A result: the memory that it was made in, unless an earlier result has that, or a copy."""
-        owner, type_ = self._owners[position], self._types[position]
-        fed = feeds.get(self._passed_on.get(owner, ""))
-        if fed is not None:
-            return native(fed).reshape(type_.static_shape)
+        owner, fed = self._owners[position], self._fed[position]
+        if fed is not None and fed in feeds:
+            return native(feeds[fed]).reshape(self._types[position].static_shape)
         if owner not in made:
             return copied(self._read[position](self.instance.held(self._heads[position])))
         if self._made_as[owner][0] == position:
             return made[owner]
-        return np.array(made[owner].reshape(type_.static_shape))
+        return np.array(made[owner].reshape(self._types[position].static_shape))
 
 
 def require_fit(array: np.ndarray, type_: Leaf, name: str) -> None:

@@ -56,9 +56,10 @@ class Specialised:
     def is_worth(self, seconds: float, runs: int | None) -> bool:
         """Whether kernels for these shapes alone are worth ``seconds``, or have been asked for after so many ``runs``:
         true once."""
+        if not self._may_get_own:
+            return False
         with self._counting:
-            enough = self._runs >= FEWEST_RUNS and self._seconds >= seconds if runs is None else self._runs == runs
-            found = self._may_get_own and enough
+            found = self._runs >= FEWEST_RUNS and self._seconds >= seconds if runs is None else self._runs == runs
             if found:
                 self._seconds = float("-inf")
             return found
