@@ -109,6 +109,7 @@ CASES = [
     ("RotaryEmbedding", [QKV[0], np.array([[0, 1, 2], [4, 5, 3]]), COS, SIN], 1, {}),
     ("RotaryEmbedding", [QKV[0], np.array([2]), COS, SIN], 1, {"interleaved": 1}),
     ("RotaryEmbedding", [floats(2, 2, 3, 8), np.array([2]), COS, SIN], 1, {"rotary_embedding_dim": 4, "num_heads": 2}),
+    ("RotaryEmbedding", [floats(2, 3, 0), np.array([2]), COS, SIN], 1, {}),
     ("DynamicQuantizeMatMul", [X[0], MORE[:4], scale(0.02), np.int8(3), floats(6)], 1, {}),
     ("DynamicQuantizeMatMul", [X[0], MORE[:4], floats(6), whole(-5, 5, 6, dtype="int8")], 1, {}),
     ("MatMulIntegerToFloat", [BYTES, MORE, scale(0.1), scale(0.2), np.uint8(120), np.int8(4), floats(6)], 1, {}),

@@ -364,6 +364,8 @@ def rotary_embedding(node: OnnxNode) -> Expr:
     ``scale`` and ``is_packed_batching`` change nothing in ONNX Runtime.
     """
     x, places, cos, size = node[0], cast(node[1], "int64"), node[2], node.attr("rotary_embedding_dim", 0)
+    if x.shape[-1] == 0:  # nothing that could be turned, by no heads
+        return x
     width = node.attr("num_heads", 0) or (x.shape[-1] // (2 * cos.shape[1]) if rank(x) == 3 else 1)
     apart = _apart(x, width) if rank(x) == 3 else x
     if rank(places) == 1:
