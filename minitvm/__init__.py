@@ -12,8 +12,8 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from minitvm.tvm import paths
-from minitvm.tvm.instead import why
+from minitvm import rooms as rooms
+from minitvm.doors import is_there
 
 if TYPE_CHECKING:
     from minitvm import capi, frontend, ir, lab, runtime, target, testing
@@ -70,7 +70,12 @@ if TYPE_CHECKING:
 
     __version__ = version()
 
-paths.install()
+HAS_TVM = is_there("tvm")
+"""Whether the room of TVM's names is there."""
+if HAS_TVM:
+    from minitvm.tvm import paths
+
+    paths.install()
 
 _OFFERED = {
     "driver": "HostCallWarning build create_executor",
@@ -135,14 +140,19 @@ __all__ = sorted(_PLACES)
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return importlib.import_module("minitvm.config").version()
-    if name not in _PLACES and why(name) is not None:  # TVM's, and not offered
-        return importlib.import_module("minitvm.tvm.lacking").attribute("", name)
     if name not in _PLACES:
-        reason = _NOT_OFFERED.get(name)
-        raise AttributeError(f"minitvm has no attribute {name!r}{f': {reason}' if reason else ''}")
+        return _not_offered(name)
     home, there = _PLACES[name]
     module = _imported(f"minitvm.{home}")
     return getattr(module, there) if there else module
+
+
+def _not_offered(name: str) -> Any:
+    """What stands for a name of TVM's that is not offered; ``AttributeError`` for all others."""
+    if HAS_TVM and importlib.import_module("minitvm.tvm.instead").why(name) is not None:
+        return importlib.import_module("minitvm.tvm.lacking").attribute("", name)
+    reason = _NOT_OFFERED.get(name)
+    raise AttributeError(f"minitvm has no attribute {name!r}{f': {reason}' if reason else ''}")
 
 
 def _imported(name: str) -> ModuleType:

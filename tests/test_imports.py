@@ -17,11 +17,12 @@ from collections.abc import Iterator
 import pytest
 
 import minitvm
+from minitvm.doors import BEHIND, Door
 
 ROOT = pathlib.Path(minitvm.__file__).parent
 
 LAYERS = (
-    ("errors", "config", "target", "shown"),
+    ("errors", "config", "target", "doors", "shown"),
     ("ir",),
     ("frontend", "passes", "runtime"),
     ("codegen",),
@@ -29,7 +30,20 @@ LAYERS = (
     ("models",),
     ("ort",),
     ("session", "generation"),
-    ("testing", "tvm", "lab", "viewer", "torch", "capi", "cli", "demo", "onnx_backend", "__init__", "__main__"),
+    (
+        "testing",
+        "tvm",
+        "lab",
+        "viewer",
+        "torch",
+        "capi",
+        "cli",
+        "demo",
+        "onnx_backend",
+        "rooms",
+        "__init__",
+        "__main__",
+    ),
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
@@ -114,6 +128,53 @@ def test_rooms_import_only_from_rooms_before_them() -> None:
             if not ok and not {other, room(path)} <= set(LAYERS[0]):
                 wrong.append(f"{path.relative_to(ROOT)} imports {name}")
     assert not wrong
+
+
+def names_in_text(path: pathlib.Path) -> set[str]:
+    """Modules that a file's strings name, as ``import_module`` is given them; docstrings are for readers."""
+    tree = tree_of(path)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
+    told = {id(stmt.value) for body in bodies for stmt in body if isinstance(stmt, ast.Expr)}
+    texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in told]
+    found = (re.findall(r"\bminitvm(?:\.\w+)+", node.value) for node in texts if isinstance(node.value, str))
+    return {name for names in found for name in names}
+
+
+def test_no_room_knows_a_higher_one_by_name() -> None:
+    """Neither late nor for types nor in a string; what a lower room asks of a higher one goes through a door."""
+    wrong = []
+    for path in ROOT.rglob("*.py"):
+        for name in {name for name, _ in imports(path)} | names_in_text(path):
+            other = name.removeprefix("minitvm.").partition(".")[0]
+            if room(path) != "__init__" and RANK.get(other, 0) > RANK[room(path)]:
+                wrong.append(f"{path.relative_to(ROOT)} names {name}")
+    assert not wrong
+
+
+def test_a_name_in_a_string_is_seen(tmp_path: pathlib.Path) -> None:
+    file = tmp_path / "one.py"
+    file.write_text('"""As minitvm.lab does."""\nlate = import_module("minitvm.viewer")\nf"minitvm.cli.{late}"\n')
+    assert names_in_text(file) == {"minitvm.viewer", "minitvm.cli"}
+
+
+def test_behind_every_door_is_a_function_that_takes_what_is_given_at_the_door() -> None:
+    doors = {thing.name: thing for name in modules() for thing in doors_of(name)}
+    assert doors.keys() == BEHIND.keys()
+    for name, there in BEHIND.items():
+        module, _, function = there.rpartition(".")
+        taken, given = (
+            inspect.signature(one).parameters.values()
+            for one in (getattr(importlib.import_module(f"minitvm.{module}"), function), doors[name])
+        )
+        assert [p.kind for p in taken][: len(given)] == [p.kind for p in given], name
+        assert all(p.default is not p.empty for p in list(taken)[len(given) :]), name
+
+
+def doors_of(module: str) -> list[Door[..., object]]:
+    """The doors that a module has; most have none and are not imported."""
+    if "@door" not in modules()[module].read_text(encoding="utf-8"):
+        return []
+    return [thing for thing in vars(importlib.import_module(module)).values() if isinstance(thing, Door)]
 
 
 def modules() -> dict[str, pathlib.Path]:
@@ -202,7 +263,8 @@ def test_what_runs_stands_without_what_compiles() -> None:
     ours = {name for name in found if name.startswith("minitvm.") and not name.startswith("minitvm.runtime")}
     types = {"minitvm.ir", "minitvm.ir.arrays", "minitvm.ir.dims", "minitvm.ir.dtypes", "minitvm.ir.types"}
     paths = {"minitvm.tvm", "minitvm.tvm.paths", "minitvm.tvm.instead"}  # TVM's import paths, strings alone
-    assert ours == {"minitvm.errors", "minitvm.config", "minitvm.target", "minitvm.shown", *types, *paths}
+    base = {f"minitvm.{name}" for name in (*LAYERS[0], "rooms")}
+    assert ours == {*base, *types, *paths}
     assert not {"onnx", "google", "cryptography", "ml_dtypes"} & set(found)
 
 

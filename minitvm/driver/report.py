@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
 import time
@@ -16,6 +15,7 @@ from typing import Any
 from minitvm.codegen.listing import Listing
 from minitvm.codegen.lower import Lowering, plain
 from minitvm.codegen.problem import Choice
+from minitvm.doors import door, left_out
 from minitvm.driver.kernels import KernelCompiler, Timings
 from minitvm.driver.program import group_cost
 from minitvm.errors import CompilerError, ConfigError
@@ -268,8 +268,7 @@ class BuildReport(Shown):
 
     def explain(self, *, kernel: str | None = None, node: str | None = None, pass_name: str | None = None) -> Any:
         """Why a kernel, a node of the model or a pass's result is as it is: a ``lab.Explanation``."""
-        laboratory = importlib.import_module("minitvm.lab.explanation")  # on top of this room; most builds ask nothing
-        return laboratory.explain(self, kernel=kernel, node=node, pass_name=pass_name)
+        return explained(self, kernel=kernel, node=node, pass_name=pass_name)
 
     def why(self, name: str) -> dict[str, tuple[Decision, ...]]:
         """What was decided about a node of the model or a kernel, by pass and kernel; ``*`` stands for anything.
@@ -293,9 +292,7 @@ class BuildReport(Shown):
         With measured times where a ``profile`` is given, that of ``minitvm.lab.profile(library)``.  Builds with
         ``trace=True`` only: :class:`ConfigError` else.
         """
-        viewer = importlib.import_module("minitvm.viewer")  # above this room, and there only when it is asked for
-        written: Path = viewer.write_page(self, path, title, profile)
-        return written
+        return page_written(self, path, title, profile)
 
     def _stages(self, kernels: list[str]) -> Iterator[tuple[str, tuple[Decision, ...]]]:
         """Every decision once, with the pass or kernel that it was made for."""
@@ -303,6 +300,18 @@ class BuildReport(Shown):
         yield from ((step.name, step.decisions) for step in self.steps)
         yield "placement", tuple(self.placement)
         yield from ((symbol, self.kernel(symbol).decisions) for symbol in kernels)
+
+
+@door
+def explained(report: BuildReport, *, kernel: str | None, node: str | None, pass_name: str | None) -> Any:
+    """Decisions of a build in sentences."""
+    raise left_out("report.explain")
+
+
+@door
+def page_written(report: BuildReport, path: str | os.PathLike[str], title: str, profile: Any) -> Path:
+    """A report as one HTML file."""
+    raise left_out("report.view")
 
 
 def with_names(module: Module) -> Module:

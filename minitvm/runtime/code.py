@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Protocol
 
+from minitvm.doors import door
 from minitvm.errors import LibraryError
 from minitvm.runtime.devices import Device, Memory
 from minitvm.runtime.graph import Artifact, CpuTag, Segment
@@ -51,8 +52,14 @@ class Code(Protocol):
 CODES: dict[str, type[Code]] = {}
 """By kind of target; minitvm's own as soon as they are asked for."""
 
-_HOMES = {"llvm": "native", "interp": "interpreter", "cuda": "nvidia"}
+_HOMES = {"llvm": "native", "interp": "interpreter"}
 """The modules beside this one that hold them."""
+
+
+@door
+def code_above(kind: str) -> type[Code] | None:
+    """What a room above runs code of a kind with; ``None``: nothing."""
+    return None
 
 
 def code_for(target: str) -> type[Code]:
@@ -60,6 +67,8 @@ def code_for(target: str) -> type[Code]:
     kind = target.partition(" ")[0]
     if kind not in CODES and kind in _HOMES:
         importlib.import_module(f"minitvm.runtime.{_HOMES[kind]}")
+    if kind not in CODES and (above := code_above(kind)) is not None:
+        CODES[kind] = above
     if kind not in CODES:
         known = ", ".join(sorted({*CODES, *_HOMES}))
         raise LibraryError(f"nothing here runs code for target {target!r}", hint=f"this minitvm runs code for {known}")

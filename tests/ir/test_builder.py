@@ -102,7 +102,7 @@ def test_types_stay_open_below_an_untyped_variable() -> None:
     assert call.checked_type is None
     with pytest.raises(IRError) as error:
         _ = call.type
-    assert str(error.value) == "this Call has no type yet\n  = hint: run minitvm.passes.InferType() on the module"
+    assert str(error.value) == "this Call has no type yet\n  = hint: run the pass InferType on the module"
 
 
 def test_spans_come_from_the_scope() -> None:

@@ -63,7 +63,7 @@ def test_types_stay_open_below_untyped_variables() -> None:
     assert call.checked_type is None and Tuple([call]).checked_type is None and function(call).checked_type is None
     with pytest.raises(IRError) as caught:
         _ = w.type
-    assert str(caught.value) == ("this Var has no type yet\n  = hint: run minitvm.passes.InferType() on the module")
+    assert str(caught.value) == ("this Var has no type yet\n  = hint: run the pass InferType on the module")
 
 
 def test_spans() -> None:
