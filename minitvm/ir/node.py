@@ -111,9 +111,7 @@ class Expr(Shown):
     def type(self) -> Type:
         """The node's type; raises :class:`IRError` while variables below it are untyped."""
         if self.checked_type is None:
-            raise IRError(
-                f"this {type(self).__name__} has no type yet", hint="run the pass InferType on the module"
-            )
+            raise IRError(f"this {type(self).__name__} has no type yet", hint="run the pass InferType on the module")
         return self.checked_type
 
     @property
