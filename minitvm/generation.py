@@ -1,4 +1,4 @@
-"""Text from a decoder: a session with a cache of keys and values, run token by token.
+"""Text from a decoder: a session with a KV cache, run over the prompt (prefill), then token by token (decode).
 
 for token in minitvm.stream(session, ids, max_tokens=100, temperature=0.8, top_p=0.95): ...
 """
@@ -34,7 +34,7 @@ class Session(Protocol):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is drawn from its logits.
+    """How a token is drawn from its logits: greedy, top-k, or nucleus sampling.
 
     ``temperature`` 0 takes the likeliest.  ``top_k``: of so many likeliest ones (Fan et al. 2018, arXiv:1805.04833);
     ``top_p``: of the fewest likeliest that have this share together (Holtzman et al. 2020, arXiv:1904.09751).

@@ -1,4 +1,4 @@
-"""The import order of docs/design.md, and which room may import which package."""
+"""The import order of docs/architecture.md, and which room may import which package."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ ONLY_IN = {
 }
 
 
-DESIGN = ROOT.parent / "docs" / "design.md"
-READING = ROOT.parent / "docs" / "reading.md"
+DOCS = ROOT.parent / "docs"
+ARCHITECTURE = DOCS / "architecture.md"
+PAGES_WITH_FILES = [ARCHITECTURE, DOCS / "reading.md", *sorted(DOCS.glob("decisions/*.md"))]
 
 
 @functools.cache
@@ -197,7 +198,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     graphlib.TopologicalSorter(graph).prepare()  # CycleError names the circle
 
 
-@pytest.mark.parametrize("page", [DESIGN, READING], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES_WITH_FILES, ids=lambda page: page.name)
 def test_files_that_a_page_names_exist(page: pathlib.Path) -> None:
     """In a list such as ``ir/text.py``, ``parser.py`` the later names are in the room of the one before."""
     missing, folder = [], ROOT
@@ -299,7 +300,7 @@ def behind(name: str, needs: dict[str, set[str]]) -> set[str]:
 def test_the_picture_of_the_rooms_is_drawn_from_the_imports() -> None:
     lines = [f"    {name} --> {other}" for name, used in sorted(rooms().items()) for other in sorted(used)]
     picture = "\n".join(["```mermaid", "graph TD", *lines, "```"])
-    assert picture in DESIGN.read_text(encoding="utf-8"), picture
+    assert picture in ARCHITECTURE.read_text(encoding="utf-8"), picture
 
 
 @pytest.mark.parametrize("init", sorted(ROOT.rglob("__init__.py")), ids=lambda p: p.parent.relative_to(ROOT).as_posix())

@@ -1,4 +1,4 @@
-"""Long sums of floats in blocks: each block is added up by itself, then to the total.
+"""Blocked summation: a long sum of floats adds up each block by itself, then the blocks (Higham 1993).
 
 A sum of n terms, added one after the other, may be off by n roundings of itself: all of 1.0 ends at 2^24.  Whatever
 wrote the loops, an accumulator takes at most :data:`LONGEST` terms in a row here: loops that add more to it are split,

@@ -129,9 +129,11 @@ def redirect_loads(expr: LoopExpr, targets: Mapping[Buffer, Buffer], at: At = tu
 
 
 def split(found: For, factor: int, tail: str = "peel", each: Callable[[For], Stmt] = lambda f: f) -> Stmt:
-    """``i_outer`` over ``i_inner`` of ``factor`` iterations, as :func:`minitvm.codegen.schedule.split` says.
+    """Strip mining: ``i_outer`` over ``i_inner`` of ``factor`` iterations, as :func:`minitvm.codegen.schedule.split`
+    says.
 
-    ``each`` makes something else of the inner loop, and of the one of what is left over (``"peel"``).
+    ``tail`` says what becomes of iterations that are left over: peeling (a loop of their own), a guard, or a shorter
+    inner loop.  ``each`` makes something else of the inner loop, and of the one of what is left over (``"peel"``).
     """
     name, extent = found.var.name, trips(found)
     whole, rest = divmod(extent, factor)

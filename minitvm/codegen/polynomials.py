@@ -1,5 +1,6 @@
-"""Scalar functions as arithmetic that vectorizes: what :mod:`minitvm.codegen.legalize` puts in place of a call.
+"""Scalar functions as arithmetic that vectorizes, which :mod:`minitvm.codegen.legalize` puts in place of calls.
 
+A range reduction (Cody and Waite 1980) brings the argument near zero, where a minimax polynomial computes the function.
 Each takes and returns a float32 expression and works for every float32: signed zeros, subnormal numbers, infinities,
 NaN.  Nothing relies on a fused multiply-add or is hurt by one.  Coefficients are minimax fits (least squares,
 reweighted until the relative error was level), rounded to float32 one after the other with the rest fitted again.

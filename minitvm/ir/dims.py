@@ -1,4 +1,4 @@
-"""Dimensions: whole numbers, and what is known only when the model runs.
+"""Dimensions: whole numbers, and symbolic dimensions, which are known only when the model runs.
 
 A :class:`SymbolicDim` is a polynomial over named symbols, each of which stands for 0 or more.  Two are equal where
 they are the same whatever their symbols stand for, as far as their normal form shows it:

@@ -1,7 +1,8 @@
 """Tensor layouts: which axes a tensor has, in which order, and which of them are split into blocks.
 
-``NCHW`` is plain.  ``NCHW8c`` splits the channels: ``C`` counts blocks of 8, ``c`` the channels inside one, so a
-``(1, 16, 5, 5)`` tensor becomes ``(1, 2, 5, 5, 8)``.  A block must divide its axis; nothing is padded.
+``NCHW`` is plain.  ``NCHW8c`` is a blocked layout, which splits the channels: ``C`` counts blocks of 8, ``c`` the
+channels inside one, so a ``(1, 16, 5, 5)`` tensor becomes ``(1, 2, 5, 5, 8)``.  A block must divide its axis; nothing
+is padded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Equality of graphs by structure, and a hash that agrees with it.
+"""Structural equality of graphs, and a hash that agrees with it.
 
 Two functions are equal when renaming bound variables makes them the same.  Sharing counts, as in Relay:
 ``let y = f(x) in y + y`` is not ``f(x) + f(x)``; calls and tuples correspond one to one.  Constants (dtype, shape,

@@ -1,4 +1,4 @@
-"""Proving that a compiled model is right: ``check``, and ``check_pass`` and ``check_kernel`` for one of its parts.
+"""Translation validation, whether a compiled model is right: ``check``; ``check_pass`` and ``check_kernel`` for parts.
 
     print(minitvm.lab.check("model.onnx"))
 

@@ -1,4 +1,4 @@
-"""Whether tests notice when a pass forgets one of its preconditions."""
+"""Mutation testing: whether tests notice that a pass forgets one of its preconditions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AlterOpLayout: the layouts that the target's templates are fastest in.
+"""AlterOpLayout: layout propagation, from the layouts that the target's templates are fastest in.
 
 Which layout an operator asks for is an open table by (target kind, operator).  For ``llvm``:
 

@@ -1,5 +1,5 @@
-"""InferType, SimplifyInference, CanonicalizeOps, CanonicalizeCast, Legalize: one way to say a thing, and the
-way that runs well."""
+"""Canonicalization: InferType, SimplifyInference, CanonicalizeOps, CanonicalizeCast and Legalize write each thing in
+one way, the one that runs well."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

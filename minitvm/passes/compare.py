@@ -1,4 +1,4 @@
-"""Whether two functions compute the same: random inputs that tell operators apart, and results held side by side."""
+"""Differential testing: two functions on random inputs that tell operators apart, and their results side by side."""
 
 from __future__ import annotations  # so that numpy.random is imported by who draws numbers
 

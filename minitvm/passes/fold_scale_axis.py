@@ -1,4 +1,4 @@
-"""FoldScaleAxis: a constant scale along the channels disappears into the weights of a convolution or dense layer.
+"""FoldScaleAxis, scale folding: the weights of a convolution or dense layer take a constant scale along its channels.
 
 Forward: ``conv(x * s, w)`` is ``conv(x, w * s)`` over w's input channels, if *every* user of ``x * s`` ends so.
 Backward: ``conv(x, w) * s`` is ``conv(x, w * s)`` over w's output channels, if nobody else uses the convolution.

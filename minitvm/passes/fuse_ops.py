@@ -1,13 +1,14 @@
-"""FuseOps: operators that one kernel can compute together become one function marked ``primitive``.
+"""FuseOps, operator fusion: operators that one kernel can compute together become one function marked ``primitive``.
 
 First it is decided which operators those are.  A node's *post-dominator* is the first node that every path from it to
 a result runs through.  A node and all that lies on its paths to the post-dominator can become one kernel, since nothing
 in between is seen from outside.  Source of the algorithm, and of its three phases: Relay's FuseOps.  Memory is
 O(nodes + edges); nothing here recurses.
 
-Then the groups are cut out of the graph.  A group's parameters ``p0, p1, ...`` are always tensors, in the order in
-which a walk from the result meets them: a tuple that comes from outside is put together inside.  Scalar constants
-become literals of element-wise kernels.  Equal groups share one ``Function``, so that a kernel is compiled once.
+Then the groups are cut out of the graph.  Each has at most one anchor operator, whose loops the others join.  A group's
+parameters ``p0, p1, ...`` are always tensors, in the order in which a walk from the result meets them: a tuple that
+comes from outside is put together inside.  Scalar constants become literals of element-wise kernels.  Equal groups
+share one ``Function``, so that a kernel is compiled once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A model in stages: what follows from a size that the data decide comes behind the run that measures it.
+"""A model with data-dependent shapes, in stages: what needs a size that data decide runs behind what measures it.
 
 The first stage is ``main``.  What needs sizes that the n-th stage computes is the next one: a call of
 ``control.stage``, whose body is compiled for all of these sizes.  Sizes that are measured at the same depth share a

@@ -1,4 +1,4 @@
-"""FakeQuantizationToInteger: products of quantized tensors are made of their bytes, where the machine is faster so.
+"""FakeQuantizationToInteger: in QDQ models, products of quantized tensors multiply their bytes where that is faster.
 
     conv(dequantize(x, s, z), dequantize(w, t, 0))  ->  (conv(x, w) - z * sum(w)) * (s * t)
     conv(cast(x) - z, w)                            ->  conv(x, w) - z * sum(w)

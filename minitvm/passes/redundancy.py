@@ -1,4 +1,4 @@
-"""What need not be computed: EliminateCommonSubexpr, DeadCodeElimination, FoldConstant.
+"""What need not be computed: common subexpression elimination, dead code elimination, constant folding.
 
 Without ``let`` a node that nobody uses is not in the graph at all.  Dead are: functions that nothing reachable calls,
 fields of a tuple that a function or a branch returns and nobody reads, parameters that this leaves unused, and

@@ -1,4 +1,4 @@
-"""Local rewrites: a pattern and one function whose parameters are the pattern's captures.
+"""Rewrite rules: a pattern, and one function whose parameters are the pattern's captures.
 
     @rule(call(Add, value("x"), const("c")))
     def drop_zero(x: Expr, c: Constant) -> Expr | Declined:

@@ -1,6 +1,6 @@
-"""Object code for a CPU: into memory, checked against this machine, and called by every thread of a team.
+"""JIT linking: object code for a CPU comes into memory, is checked against this machine, and called by each thread.
 
-LLVM's ORC JIT links it, which needs no compiler or linker.
+LLVM's ORC links it, which needs no compiler or linker.
 """
 
 from __future__ import annotations

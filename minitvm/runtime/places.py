@@ -1,4 +1,4 @@
-"""In whose memory each value of a graph lies, from which byte on, and how long that memory is needed.
+"""In whose memory each value of a graph lies, from which byte on, and its liveness: how long that memory is needed.
 
 A reshape, or a slice that is one stretch of memory, lies in its operand's; the operands of a concatenation may have
 been made in its result's.  All others own theirs.

@@ -1,4 +1,4 @@
-"""Poisoned runs (``MINITVM_POISON=1``): what a kernel leaves unwritten, or reads unwritten, is an error.
+"""Poisoned memory (``MINITVM_POISON=1``): what a kernel leaves unwritten, or reads unwritten, is an error.
 
 Every kernel runs twice, its results and its workspace filled with another marker each time.  What differs between
 the two runs was not decided by the kernel's inputs alone: an element that still holds both markers was never written,

@@ -8,7 +8,7 @@
 ; unloaded and reads no memory but the team's and its own stack.  So a run may end meanwhile: who comes back finds 0,
 ; not 2, and forgets where it was.
 ;
-; Orders.  Coming in: the worker sets its visit, then reads %open; the end clears %open, then reads the visits.  Both are
+; Memory orders.  Coming in: the worker sets its visit, then reads %open; the end clears %open, then reads the visits.  Both are
 ; seq_cst, so that one of them sees the other: a worker reads function and slots only in a run whose end waits for it.
 ; Going away or out is a release that the end's reading acquires: what the worker read is read before memory is used
 ; again.  What it wrote was released as finished work.  Coming back acquires %finished, which counts the same run: had

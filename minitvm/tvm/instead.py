@@ -40,7 +40,7 @@ INSTEAD: dict[str, str] = {
     "relay.qnn": "quantized operators are relay.qnn.quantize and relay.qnn.dequantize; ONNX's QDQ becomes them",
     "relay.collage": _NO_BYOC,
     "relay.aot": _DYNAMIC,
-    "relay.data_dep_optimization": "weights of few bytes stay so by themselves: docs/design.md",
+    "relay.data_dep_optimization": "weights of few bytes stay so by themselves: docs/decisions/packed-weights.md",
     "relay.prelude": "there are tensors and tuples, no data types of one's own",
     **dict.fromkeys(("relay.Match", "relay.Clause", "relay.Constructor", "relay.TypeData"), "tensors and tuples only"),
     **dict.fromkeys(("relay.RefCreate", "relay.RefRead", "relay.RefWrite"), "graphs are pure: nothing is overwritten"),

@@ -1,4 +1,4 @@
-"""What launches of a GPU need: registers, shared memory and spills, as ptxas says in NVRTC's log."""
+"""Occupancy, and what launches of a GPU need: registers, shared memory and spills, as ptxas says in NVRTC's log."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A kernel as LLVM IR text: statements, loops by kind, threads.
 
-The text is written directly, one function a module (``docs/design.md`` has its interface).  Loops that the loop IR
-calls vectorized become vector instructions here, unrolled ones are written out, so LLVM is told to leave them alone.
+The text is written directly, one function a module (``docs/architecture.md`` has its interface).  Loops that the loop
+IR calls vectorized become vector instructions here, unrolled ones are written out, so LLVM is told to leave them alone.
 """
 
 import itertools

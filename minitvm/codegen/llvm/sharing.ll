@@ -1,7 +1,7 @@
-; How the threads of a team share the work of a run.  All of them go through the same program.  Where there is work for
-; several, a thread takes some of its own share, and then of the others' who are late: it is done when all was taken and
-; finished, whoever did it.  Nobody waits for a thread, therefore, but for work that one has taken; who comes late finds
-; nothing left to take and catches up.  Only where threads decide by what they read have they to meet.
+; How the threads of a team share the work of a run: by work stealing.  All of them go through the same program.  Where
+; there is work for several, a thread takes some of its own share, and then of the others' who are late: it is done when
+; all was taken and finished, whoever did it.  Nobody waits for a thread, therefore, but for work that one has taken; who
+; comes late finds nothing left to take and catches up.  Only where threads decide by what they read have they to meet.
 ; Joined with @minitvm.pause and @minitvm.rest of the machine (target.py).
 
 ; What was taken of a thread's share: the piece of work by number (upper half), how much of it (lower half); its visit

@@ -1,4 +1,4 @@
-"""Iterations that are written out and do not need each other, an instruction of each in turn.
+"""Instruction interleaving: independent iterations that are written out, an instruction of each in turn.
 
 A processor looks a few hundred instructions ahead.  Where each iteration is a long chain (an exponential and what is
 made of it), it would see one or two of them and wait for their latencies.

@@ -1,5 +1,6 @@
 """Attention with its scores in the cache: some queries by one thread, the places in blocks (Rabe and Staats 2021,
-arXiv:2112.05682; the maximum and the total of a row that go along are Milakov and Gimelshein's, arXiv:1805.02867).
+arXiv:2112.05682), by online softmax: a running maximum and total of each row (Milakov and Gimelshein 2018,
+arXiv:1805.02867).
 
 Queries are the lanes, in every step: scores lie as (place, query), so a row's maximum and total are a vector's
 operations, and keys and values are read where they lie, an element at a time, as a left-hand side is.  Only the

@@ -1,7 +1,7 @@
 """Convolutions and transposed convolutions as windows over an image, with their axes named, whatever the layouts.
 
 A transposed convolution of stride ``s`` is ``s`` convolutions of stride 1 along an axis, one for each phase of its
-results: ``result[q * s + phase]`` sums ``data[q + ...]`` over every ``s``-th tap, backwards.
+results, a polyphase decomposition: ``result[q * s + phase]`` sums ``data[q + ...]`` over every ``s``-th tap, backwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Convolution as a product: windows of some rows of results are copied side by side, then multiplied with all channels.
+"""Convolution by im2col: windows of some rows of results are copied side by side, then multiplied with all channels.
 
 Where images are small or much is padded, pixels in lanes also compute what lies between rows, and read vectors that
 begin anywhere.  Windows have no gaps.  The copy of one pixel's serves all channels, so many of them pay for it.

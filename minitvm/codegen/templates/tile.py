@@ -1,7 +1,9 @@
-"""The register tile of a product: ``rows x blocks`` vectors of sums that stay in registers while the reduction runs.
+"""The micro-kernel: a register tile of ``rows x blocks`` vectors of accumulators, kept while the reduction runs.
 
 A step of the reduction takes ``rows`` broadcasts and ``blocks`` vector loads for ``rows * blocks`` multiply-adds.
-Everything that multiplies and adds is made of it: matrix products, convolutions in any layout, recurrent layers.
+Matrix products, convolutions in all layouts, attention and recurrent layers are made of it (micro-kernels and packing:
+Goto and van de Geijn 2008; Van Zee and van de Geijn 2015).  The cost model of products is here, too: the cycles of a
+tile.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Winograd's minimal filtering F(m x m, 3 x 3) in blocked layouts: (m + 2)^2 matrix products in place of a convolution.
+"""Winograd convolution F(m x m, 3 x 3) in blocked layouts: (m + 2)^2 matrix products (Lavin and Gray 2016).
 
 A thread takes some tiles at a time.  It transforms their inputs for all channels; then, for a few blocks of output
 channels, one product for each of the tiles' (m + 2)^2 places in the register tiles of all other products, and their

@@ -1,4 +1,4 @@
-"""Attention as ONNX Runtime's optimisers fuse it, domain ``com.microsoft``: several inputs, one product in softmax."""
+"""Attention as ONNX Runtime's optimisers fuse it, domain ``com.microsoft``: grouped-query attention and its like."""
 
 import math
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""Intervals of integers, and what they decide; affine views of index arithmetic: how far a load moves when a loop
-variable advances by one; what ranges of variables prove of it.
+"""Interval analysis and affine forms of indices: how far a load moves when a loop variable advances by one, and what
+the ranges of variables prove.
 
 ``int64`` is the dtype of indices and of data.  Sums of loop variables stay far from its ends; data may wrap around.
 """

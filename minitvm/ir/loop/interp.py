@@ -3,7 +3,8 @@
 Independent iterations run side by side as *lanes*: a parallel, vectorized, block or thread loop multiplies the lanes,
 every expression is a numpy array with one element per lane, a branch keeps the lanes that take it.  Serial and
 unrolled loops run in order.  Memory of scope ``local`` exists once per lane that reached its ``Alloc``, ``shared``
-likewise (one per block); nothing may be read before it is written, and no index may leave its buffer.
+likewise (one per block); nothing may be read before it is written, no index may leave its buffer, and a data race
+between lanes is an error where it is asked for.
 """
 
 from __future__ import annotations

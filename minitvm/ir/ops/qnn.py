@@ -1,5 +1,5 @@
-"""Products of bytes, four to a word, or of pairs of int16: what integer layers become where a machine multiplies and
-adds words of them.
+"""Products of words: four bytes (the VNNI layout) or two int16, as a machine multiplies and adds them.  Integer layers
+become these.
 
 What words hold is the function's that multiplies them (:data:`minitvm.ir.loop.PARTS`).
 """

@@ -1,6 +1,6 @@
 """Nests without reductions: a thread for each 16 bytes of the result, or for each element; transposes by tiles.
 
-Neighbouring threads store neighbouring elements, so a warp's store is a few whole lines of memory.
+Neighbouring threads store neighbouring elements: coalesced accesses, so a warp's store is a few whole lines of memory.
 """
 
 from __future__ import annotations

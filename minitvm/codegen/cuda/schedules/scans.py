@@ -1,4 +1,4 @@
-"""Running sums along rows: a thread's elements in order, threads of a warp by shuffles, warps in shared memory.
+"""Prefix sums along rows: a thread's elements in order, threads of a warp by shuffles, warps in shared memory.
 
 Few long rows go by parts: their totals, sums of those before each part, and the parts from there on, by three launches
 ("reduce, then scan").  Every sum has one order: results do not vary from run to run.

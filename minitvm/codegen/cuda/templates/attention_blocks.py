@@ -1,4 +1,5 @@
-"""Attention by blocks of threads, in one launch (Dao et al. 2022, arXiv:2205.14135): some queries of a head each.
+"""Attention by blocks of threads, in one launch: some queries of a head each (FlashAttention, Dao et al. 2022,
+arXiv:2205.14135).
 
 The queries stay in shared memory, the places go through it in pieces: keys for the scores, values for what these mix.
 A thread has a few rows and columns of the scores and of the results in registers; threads that share rows are

@@ -1,4 +1,4 @@
-"""Convolutions as block tiles of an implicit product: windows are never copied, each element is found as it is loaded.
+"""Convolutions by implicit GEMM, in block tiles: windows are not copied, each element is found as it is loaded.
 
 ``result[position, channel] = sum over r of pixel[position, r] * weight[channel, r]``, ``r`` being a tap and a channel
 of the data.  Where channels lie next to each other in memory they are the columns, else positions are.

@@ -1,9 +1,9 @@
 """A batch of matrix products as blocks of threads, strict float32 and the like: factors in shared memory, sums in
 registers.
 
-While the threads multiply what one half of shared memory holds, each has its share of the next piece on the way in
-registers, and puts it into the other half: one barrier a piece.  Where elements are taken as they are in memory,
-asynchronous copies bring two or three pieces without registers.
+Double buffering: while the threads multiply what one half of shared memory holds, each has its share of the next piece
+on the way in registers, and puts it into the other half: one barrier a piece.  Where elements are taken as they are in
+memory, asynchronous copies bring two or three pieces without registers.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """The block tile of a product on a GPU: what a block computes, how threads share that, what it is predicted to cost.
 
 A block of threads computes ``rows x columns`` results.  Pieces of both factors, ``depth`` elements of the reduction
-long, go through shared memory; each thread keeps ``thread_rows x thread_columns`` sums in registers.
+long, go through shared memory, by registers or by asynchronous copy; each thread keeps ``thread_rows x thread_columns``
+sums in registers.
 """
 
 import math
@@ -40,7 +41,7 @@ class BlockTile(Tile):
     thread_rows: int = 8
     thread_columns: int = 8
     split: int = 1
-    """Parts of the depth, whose sums are added up by a second launch."""
+    """Parts of the depth (split-K), whose sums are added up by a second launch."""
     copied: int = 0
     """Pieces in shared memory that asynchronous copies fill in turn; 0: two, by way of registers."""
 
