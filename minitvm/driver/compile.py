@@ -34,15 +34,15 @@ from minitvm.ir.dims import Dim, Fact, facts_of
 from minitvm.ir.expr import Call, Function, Module, Var, describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.ops._shape import Windowed
+from minitvm.ir.ops.control import Fail, If, Loop
 from minitvm.ir.ops.foreign import ForeignRandom
 from minitvm.ir.ops.image import Resize2d, Upsampling
 from minitvm.ir.ops.stage import Stage
 from minitvm.ir.types import TensorType, symbols
-from minitvm.ir.visitor import calls
+from minitvm.ir.visitor import calls, held_functions
 from minitvm.passes.attention import Slower
 from minitvm.passes.call_libraries import LibraryOf
 from minitvm.passes.compare import Comparison, compare
-from minitvm.passes.in_stages import stages_of
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
 from minitvm.passes.pipeline import SCHEDULES, Plan, Sequential, context_for, default_pipeline, optimize
@@ -171,10 +171,10 @@ def _is_number(dim: Dim) -> bool:
 
 def require_symbolic(function: Function, backend: Backend) -> None:
     """:class:`CompilerError` where an operator's loops are made for numbers, as can be seen before a build."""
-    for body in stages_of(function):
-        require_symbolic(body, backend)
     for call in calls(function.body):
-        if isinstance(call.op, (Stage, ForeignRandom)):
+        for body in held_functions(call).values():
+            require_symbolic(body, backend)
+        if isinstance(call.op, (Fail, ForeignRandom, If, Loop, Stage)):
             continue
         if symbols(call.type, *(arg.type for arg in call.args)) and isinstance(call.op, Op):
             if backend.schedules == "llvm" and slides_over_tiles(call):

@@ -188,7 +188,9 @@ def is_scalar_constant(expr: Expr) -> bool:
 
 
 def sizes_of(function: Function) -> tuple[str, ...]:
-    """The symbols that the types in a function, and attributes of its operators, are made with, sorted."""
+    """The symbols that the types in a function, and attributes of its operators, are made with, sorted; those of the
+    bodies of control flow too."""
     inside = [node.type for call in calls(function.body) for node in (call, *call.args)]
     named = [call.op.symbols for call in calls(function.body) if isinstance(call.op, Op)]
+    named += [frozenset(sizes_of(body)) for call in calls(function.body) for body in held_functions(call).values()]
     return tuple(sorted(symbols(*inside, *(p.type for p in function.params)).union(*named)))

@@ -7,7 +7,7 @@ stage, so there are as many as the longest chain of sizes, not as there are size
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from minitvm.ir.ops.selection import Prefix
 from minitvm.ir.ops.stage import Stage
 from minitvm.ir.ops.tensor import Extent
 from minitvm.ir.types import TensorType, leaves, symbols
-from minitvm.ir.visitor import children, post_order, rebuild
+from minitvm.ir.visitor import children, held_functions, post_order, rebuild, sizes_of
 
 
 def in_stages(module: Module, params: Mapping[str, np.ndarray], measured: Mapping[str, Expr]) -> Module:
@@ -33,17 +33,11 @@ def in_stages(module: Module, params: Mapping[str, np.ndarray], measured: Mappin
     return module.with_function("main", _Cutting(module.main, params, used).run())
 
 
-def stages_of(function: Function) -> Iterator[Function]:
-    """The bodies of a function's stages."""
-    for node in post_order(function.body):
-        if isinstance(node, Call) and isinstance(node.op, Stage):
-            yield node.op.body
-
-
 def _names(node: Expr) -> frozenset[str]:
-    """The symbols that a node's type and attributes are made with."""
+    """The symbols that a node's type, attributes and bodies are made with."""
     own = node.op.symbols if isinstance(node, Call) and isinstance(node.op, Op) else frozenset()
-    return own | symbols(node.type)
+    bodies = held_functions(node).values() if isinstance(node, Call) else ()
+    return own.union(symbols(node.type), *map(sizes_of, bodies))
 
 
 def _used(main: Function, measured: Mapping[str, Expr]) -> dict[str, Expr]:

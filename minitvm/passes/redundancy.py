@@ -312,7 +312,7 @@ def _with_captured(call: Call) -> Expr:
     if isinstance(call.op, Loop):
         moved = _constants_from(call, 2 + call.op.num_carried)
         body = _bound_inside(call.op.body, moved)
-        return call if body is call.op.body else _call_of_branches(call, Loop(body, call.op.num_carried), moved)
+        return call if body is call.op.body else _call_of_branches(call, call.op.with_attributes(body=body), moved)
     return call
 
 

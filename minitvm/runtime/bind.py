@@ -10,16 +10,16 @@ from __future__ import annotations
 import operator
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from minitvm.errors import InputError
-from minitvm.ir.dims import Dim, SymbolicDim, is_anonymous, number
-from minitvm.ir.types import Leaf, TensorType
-from minitvm.runtime.graph import Artifact, Graph, workspace_slots
+from minitvm.ir.dims import Dim, SymbolicDim, number
+from minitvm.ir.types import Leaf, TensorType, symbols
+from minitvm.runtime.graph import Artifact, Graph, Host, workspace_slots
 from minitvm.runtime.memory import Planner, room_of
 
 
@@ -39,6 +39,8 @@ class Sizes:
     """Of its values, in the order of :attr:`Binder.open_types`."""
     nbytes: Sequence[int]
     """Of these types, then of what kernels ask for as workspaces."""
+    inside: Mapping[tuple[str, str], Sizes] = field(default_factory=dict)
+    """Of the bodies of control flow, by node and attribute."""
 
     def hold(self, other: Sizes) -> bool:
         """Whether memory for these is enough for others of the same artefact."""
@@ -59,6 +61,11 @@ class Binder:
         self._with_workspace = [i for i, f in facts.items() if f["workspace"] != 0 or f["workspace_per_thread"] != 0]
         asked = (f[key] for f in facts.values() for key in ("workspace", "workspace_per_thread"))
         self._asked = list(dict.fromkeys(nbytes for nbytes in asked if isinstance(nbytes, SymbolicDim)))
+        self._inside = {
+            (node, attribute): Binder(body)
+            for node, host in _open_control(artifact).items()
+            for attribute, body in host.branches.items()
+        }
         self._planner: Planner | None = None
         self._planning = threading.Lock()
 
@@ -90,7 +97,8 @@ class Binder:
         """For values of its symbols, of which nothing is taken for granted; ``ValueError`` where a dimension is no
         number."""
         types = self._types.at(values)
-        return Sizes(values, types, [t.nbytes for t in types] + [number(nbytes, values) for nbytes in self._asked])
+        nbytes = [t.nbytes if t.is_static else 0 for t in types] + [number(nbytes, values) for nbytes in self._asked]
+        return Sizes(values, types, nbytes, {key: body.sizes_of(values) for key, body in self._inside.items()})
 
     @property
     def open_types(self) -> Mapping[Leaf, int]:
@@ -109,7 +117,28 @@ class Binder:
             plan = self._planner.plan(graph, workspaces)
         numbers = {name: np.array([values[s] for s in symbols], np.int64) for name, symbols in artifact.sizes.items()}
         found = replace(artifact, graph=graph, plan=plan, params={**artifact.params, **numbers}, metadata=metadata)
-        return replace(found, sizes={}, assumed=frozenset(), others=())
+        return replace(found, sizes={}, assumed=frozenset(), others=(), hosts=self._hosts(sizes))
+
+    def _hosts(self, sizes: Sizes) -> Mapping[str, Host]:
+        """Control flow with types and bodies for these sizes; a stage is bound in a run."""
+        if not self._inside:
+            return self._artifact.hosts
+        from minitvm.runtime.hosts import numbered
+
+        found = dict(self._artifact.hosts)
+        for node in {node for node, _ in self._inside}:
+            bodies = {a: self._inside[node, a].artifact(sizes.inside[node, a]) for a in found[node].branches}
+            found[node] = Host(numbered(found[node].function, sizes.values), bodies)
+        return found
+
+
+def _open_control(artifact: Artifact) -> Mapping[str, Host]:
+    """The host calls that are choices or loops over sizes that have names."""
+    if not artifact.hosts:
+        return {}
+    from minitvm.runtime.hosts import is_open_control  # loads the operators, which most libraries do without
+
+    return {node: host for node, host in artifact.hosts.items() if is_open_control(host.function)}
 
 
 def _listed(values: Mapping[str, int]) -> str:
@@ -128,10 +157,11 @@ class _Types:
     def __init__(self, artifact: Artifact) -> None:
         self._graph = Graph(artifact.graph.nodes, artifact.graph.heads)
         self._dims: dict[Dim, int] = {}
-        self._open: dict[Leaf, tuple[int, ...]] = {}
+        self._open: dict[Leaf, tuple[int | SymbolicDim, ...]] = {}
+        """Where the dimensions stand; anonymous ones, which a run finds out, as they are."""
         for type_ in artifact.graph.entry_types:
-            if isinstance(type_, TensorType) and not type_.is_static and not any(map(is_anonymous, type_.shape)):
-                self._open[type_] = tuple(self._dims.setdefault(d, len(self._dims)) for d in type_.shape)
+            if isinstance(type_, TensorType) and symbols(type_):
+                self._open[type_] = tuple(map(self._place, type_.shape))
         self.numbers = {type_: place for place, type_ in enumerate(self._open)}
         self._nodes = [
             (i, tuple([self.numbers.get(t, t) for t in node.types]))
@@ -140,10 +170,18 @@ class _Types:
         ]
         self._results = {own for _, own in self._nodes}
 
+    def _place(self, dim: Dim) -> int | SymbolicDim:
+        if isinstance(dim, SymbolicDim) and dim.is_anonymous:
+            return dim
+        return self._dims.setdefault(dim, len(self._dims))
+
     def at(self, values: Mapping[str, int]) -> list[TensorType]:
         """Those with symbols for numbers; ``ValueError`` where a dimension is none."""
         dims = [number(dim, values) for dim in self._dims]
-        return [TensorType(tuple([dims[i] for i in shape]), type_.dtype) for type_, shape in self._open.items()]
+        return [
+            TensorType(tuple([dims[d] if isinstance(d, int) else d for d in shape]), type_.dtype)
+            for type_, shape in self._open.items()
+        ]
 
     def graph(self, types: Sequence[TensorType]) -> Graph:
         made = {own: tuple([types[t] if isinstance(t, int) else t for t in own]) for own in self._results}

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from minitvm.ir.arrays import aligned_empty
-from minitvm.ir.types import as_tensor, is_numeric, leaves
+from minitvm.ir.types import as_tensor, is_named, is_numeric, leaves
 from minitvm.runtime.graph import Artifact, Host, HostStep, steps_of
 from minitvm.runtime.staged import is_stage, stage_step
 
@@ -37,8 +37,9 @@ _ROOM = 16
 
 
 def is_native(host: Host, target: str, inside: bool = False) -> bool:
-    """Whether a call in Python is control flow that runs without it: all of its types are known, but the length of
-    what a loop stacks, which must be known too ``inside`` of other control flow; so must be the length of a cut."""
+    """Whether a call in Python is control flow that runs without it: all of its sizes are numbers or have names, but
+    the length of what a loop stacks, which must be known too ``inside`` of other control flow; so must be the length of
+    a cut."""
     from minitvm.ir.ops.control import Fail, If, Loop, most_trips
 
     call: Any = host.function.body
@@ -47,7 +48,7 @@ def is_native(host: Host, target: str, inside: bool = False) -> bool:
     if target.partition(" ")[0] != "llvm" or op is None:
         return False
     if op.cuts:
-        return not inside and all(t.is_static for t in given)
+        return not inside and all(map(is_named, given))
     if not isinstance(op, (Fail, If, Loop)):
         return not inside and is_stage(host)
     if isinstance(op, Loop) and inside and op.trips is None and most_trips():
@@ -57,14 +58,14 @@ def is_native(host: Host, target: str, inside: bool = False) -> bool:
         return False
     stacks = results[op.num_carried :] if isinstance(op, Loop) and not inside else []
     fixed = [*results[: len(results) - len(stacks)], *(as_tensor(t).with_shape(t.shape[1:]) for t in stacks)]
-    known = all(t.is_static for t in (*given, *fixed))
+    known = all(map(is_named, (*given, *fixed)))
     return known and (isinstance(op, Fail) or (bool(host.branches) and all(map(_is_closed, host.branches.values()))))
 
 
 def _is_closed(artifact: Artifact) -> bool:
     """Whether all that an artefact does is native."""
     hosts = (artifact.hosts[n.name] for n in artifact.graph.nodes if isinstance(n.step, HostStep))
-    known = all(type_.is_static for type_ in artifact.graph.entry_types)
+    known = all(map(is_named, artifact.graph.entry_types))
     return known and all(is_native(host, artifact.target, inside=True) for host in hosts)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from minitvm.errors import origin
 from minitvm.ir.arrays import ALIGNMENT
-from minitvm.ir.dims import Dim, Fact
+from minitvm.ir.dims import Dim, Fact, SymbolicDim
 from minitvm.ir.types import Leaf, Span, TensorType, as_shape, leaves
 
 if TYPE_CHECKING:
@@ -395,10 +395,13 @@ class Artifact:
     others: tuple[Artifact, ...] = ()
     """The same model, compiled for other shapes or values."""
 
-    @property
+    @cached_property
     def is_open(self) -> bool:
-        """Whether it is for all shapes; of such a one without kernels nothing but the assumptions says so."""
-        return bool(self.sizes or self.assumed)
+        """Whether it is for all shapes; of such a one without kernels its types or assumptions say so."""
+        if self.sizes or self.assumed:
+            return True
+        tensors = (type_ for type_ in self.graph.entry_types if isinstance(type_, TensorType))
+        return any(isinstance(d, SymbolicDim) and not d.is_anonymous for type_ in tensors for d in type_.shape)
 
     def __repr__(self) -> str:
         return f"<Artifact for {self.target}: {self.graph!r}, {len(self.params)} params>"

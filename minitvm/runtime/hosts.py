@@ -12,6 +12,7 @@ from typing import Any
 
 import minitvm.ir.ops  # noqa: F401  (registers the operators)
 from minitvm.errors import InputError, LibraryError, TypeInferenceError, origin
+from minitvm.ir.dims import Dim, SymbolicDim, number, symbol
 from minitvm.ir.evaluate import as_value, evaluate
 from minitvm.ir.expr import Call, Function, Module, Var
 from minitvm.ir.op import OPS, Op
@@ -20,8 +21,9 @@ from minitvm.ir.ops.stage import Stage
 from minitvm.ir.parser import parse_module
 from minitvm.ir.reader import Reader
 from minitvm.ir.text import print_module
-from minitvm.ir.types import FuncType, Type, flatten, leaves, nest
-from minitvm.ir.visitor import calls
+from minitvm.ir.types import FuncType, Type, bound, flatten, leaves, nest
+from minitvm.ir.visitor import calls, sizes_of
+from minitvm.runtime.graph import dim_of
 from minitvm.runtime.instance import HostRun, Instance
 
 
@@ -30,6 +32,31 @@ def branch_functions(function: Function) -> dict[str, Function]:
     if not isinstance(function.body, Call) or not isinstance(function.body.op, (If, Loop, Stage)):
         return {}
     return {n: f for n, f in function.body.op.attributes().items() if isinstance(f, Function)}
+
+
+def is_open_control(function: Function) -> bool:
+    """Whether a host call is a choice or a loop over sizes that have names."""
+    op = function.body.op if isinstance(function.body, Call) else None
+    return isinstance(op, (If, Loop)) and bool(sizes_of(function))
+
+
+def numbered(function: Function, values: Mapping[str, int]) -> Function:
+    """A call of control flow where symbols are numbers; of its bodies the types alone."""
+    dims: dict[SymbolicDim, Dim] = {symbol(name): value for name, value in values.items()}
+
+    def known(value: Any) -> Any:
+        if isinstance(value, Function):
+            inside = value.type
+            assert isinstance(inside, FuncType)
+            params = tuple(bound(param, dims) for param in inside.params)
+            return _type_only(FuncType(params, bound(inside.result, dims)))
+        return number(value, values) if isinstance(value, SymbolicDim) else value
+
+    call = function.body
+    assert isinstance(call, Call) and isinstance(call.op, Op)
+    op = call.op.with_attributes(**{name: known(value) for name, value in call.op.attributes().items()})
+    params = [Var(param.name, bound(param.type, dims)) for param in function.params]
+    return Function(params, Call(op, params, span=call.span), function.attrs, span=function.span)
 
 
 def operators_of(function: Function) -> str:
@@ -110,11 +137,15 @@ def _value_to_json(value: Any, what: str) -> Any:
         return [_value_to_json(v, what) for v in value]
     if isinstance(value, _PLAIN):
         return value
+    if isinstance(value, SymbolicDim) and not value.is_anonymous:
+        return {"dim": str(value)}
     raise LibraryError(f"host call {what} cannot be saved: an attribute is a {type(value).__name__}")
 
 
 def _value_from_json(form: Any) -> Any:
-    return _type_only(_type(form["function"])) if isinstance(form, dict) else form
+    if not isinstance(form, dict):
+        return form
+    return dim_of(form["dim"]) if "dim" in form else _type_only(_type(form["function"]))
 
 
 def _type(text: str) -> Type:

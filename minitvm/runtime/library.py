@@ -203,6 +203,11 @@ class Library(Shown):
         """One of the same code."""
         found = self._made(artifact)
         found._code, found.branches = self.code, self.branches
+        if artifact.hosts is not self.artifact.hosts:
+            bodies = {key: artifact.hosts[key[0]].branches[key[1]] for key in self.branches}
+            found.branches = {
+                key: one if one.artifact is bodies[key] else one.like(bodies[key]) for key, one in self.branches.items()
+            }
         return found
 
     @property

@@ -14,8 +14,9 @@ from minitvm.frontend.onnx.check import outer_names
 from minitvm.frontend.onnx.model import describe_value
 from minitvm.frontend.onnx.node import OnnxNode, emit, normalize_axis, place_of, rank
 from minitvm.frontend.onnx.registry import onnx_op
+from minitvm.frontend.onnx.shape_values import shape_value
 from minitvm.ir.builder import call_op
-from minitvm.ir.dims import SymbolicDim, are_counted_on, is_anonymous
+from minitvm.ir.dims import Dim, SymbolicDim, are_counted_on, is_anonymous, larger
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
 from minitvm.ir.types import TensorType, TupleType, Type, alike, as_shape, common, leaves, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild, substitute
@@ -144,7 +145,7 @@ def loop(node: OnnxNode) -> list[Expr]:
     if _stops(trips, going):
         return [*first, *_nothing(rows, scanned)]
     body, taken = hoist_weights(body, taken, importer.known)
-    function, known = Function([*params, *taken.values()], body), _known_trips(trips, going, params[1], body)
+    function, known = Function([*params, *taken.values()], body), _known_trips(node, trips, going, params[1], body)
     values = [trips, going, *first, *taken]
     return list(call_op("control.loop", *values, body=function, num_carried=len(first), trips=known, rows=rows))
 
@@ -233,12 +234,17 @@ def _stops(trips: Expr, going: Expr) -> bool:
     return any(isinstance(expr, Constant) and expr.value.item() <= 0 for expr in (trips, going))
 
 
-def _known_trips(trips: Expr, going: Expr, condition: Var, body: Expr) -> int | None:
+def _known_trips(node: OnnxNode, trips: Expr, going: Expr, condition: Var, body: Expr) -> Dim | None:
     """How many trips there are, where their number is known and no condition ends them sooner."""
-    limit, start = (expr.value.item() if isinstance(expr, Constant) else None for expr in (trips, going))
     kept = body.fields[0] if isinstance(body, Tuple) else None
     stays = kept is condition or (isinstance(kept, Constant) and bool(kept.value.all()))
-    return max(limit, 0) if start and stays and limit is not None and limit <= LONGEST_STACK else None
+    if not stays or not isinstance(going, Constant) or not going.value.all():
+        return None
+    if isinstance(trips, Constant):
+        limit = trips.value.item()
+        return max(limit, 0) if limit <= LONGEST_STACK else None
+    found = shape_value(trips, node.known_values) if are_counted_on() else None
+    return None if found is None else larger(0, found.item())
 
 
 def _loop_params(node: OnnxNode, graph: onnx.GraphProto, types: Sequence[Type]) -> list[Var]:
@@ -353,8 +359,8 @@ def _unmade(node: OnnxNode, carried: Sequence[Var], sequences: Sequence[Expr]) -
     return _nothing(_rows(node, found, gives), found)
 
 
-def _length(steps: Any) -> int | None:
-    return steps if isinstance(steps, int) else None
+def _length(steps: Dim) -> Dim | None:
+    return None if is_anonymous(steps) else steps
 
 
 def _axis_and_direction(node: OnnxNode, kind: str, position: int, count: int) -> tuple[int, bool]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from minitvm import config
 from minitvm.errors import InputError
-from minitvm.ir.dims import anonymous, differ
+from minitvm.ir.dims import Dim, anonymous, differ
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Constant, Expr, Function, Var
 from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, as_index, const, select
@@ -147,7 +147,7 @@ class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE, takes_stored=True):
 
     body: Function
     num_carried: int
-    trips: int | None = None
+    trips: Dim | None = None
     rows: tuple[tuple[int, ...], ...] = ()
     """The shapes of scanned values where there is no trip and the body's type leaves them open; else those are 0."""
 

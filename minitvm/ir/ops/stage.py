@@ -17,7 +17,7 @@ from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Expr, Function, Var
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.types import FuncType, TensorType, TupleType, Type, bound
-from minitvm.ir.visitor import children, post_order, rebuild
+from minitvm.ir.visitor import children, held_functions, post_order, rebuild
 
 
 class Stage(Op, name="control.stage", fusion=Fusion.OPAQUE, takes_stored=True):
@@ -80,6 +80,8 @@ def _numbered(function: Function, values: Mapping[str, int]) -> Function:
     def known(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(known, value))
+        if isinstance(value, Function):
+            return _numbered(value, values)
         return number(replace(value, atoms), {}) if isinstance(value, SymbolicDim) else value
 
     for node in post_order(function.body):
@@ -87,7 +89,7 @@ def _numbered(function: Function, values: Mapping[str, int]) -> Function:
             op: Any = node.op
             if isinstance(op, Function):
                 op = _numbered(op, values)
-            elif op.symbols:
+            elif op.symbols or held_functions(node):
                 op = op.with_attributes(**{name: known(value) for name, value in op.attributes().items()})
             done[node] = Call(op, [done[arg] for arg in node.args], span=node.span)
         elif node not in done and not isinstance(node, Function):
