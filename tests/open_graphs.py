@@ -528,6 +528,22 @@ def either(g: Walk) -> None:
 
 
 @step
+def either_by_data(g: Walk) -> None:
+    """A choice that only a run makes; one branch is a loop of some trips."""
+    x = g.pick()
+    (rows,) = g.node("ReduceSum", x, keepdims=0)
+    (asked,) = g.node("Greater", rows, g.constant(0.1, "float32"))
+    out, kind = value_info("out", "float32", None), list(g.dims(x))
+    trip = [helper.make_node("Tanh", ["state"], ["next"]), helper.make_node("Identity", ["go"], ["on"])]
+    head = [value_info("i", "int64", []), value_info("go", "bool", []), value_info("state", "float32", kind)]
+    body = helper.make_graph(trip, "body", head, [value_info("on", "bool", []), value_info("next", "float32", kind)])
+    loop = helper.make_node("Loop", [g.constant(g.rng.randrange(3)), "", x], ["out"], body=body)
+    nodes = {"relu": helper.make_node("Relu", [x], ["out"]), "loop": loop}
+    branches = [helper.make_graph([node], name, [], [out]) for name, node in nodes.items()]
+    g.made(g.dims(x), "If", asked, then_branch=branches[0], else_branch=branches[1])
+
+
+@step
 def sequence(g: Walk) -> None:
     """Apart row by row, and together again."""
     x = g.pick()
