@@ -146,10 +146,7 @@ def choice(g: Graph, grows: bool = False) -> None:
     for _ in range(2):
         inner = g.inner()
         _filled(inner)
-        if grows:
-            result = inner.rng.choice([*inner.same[-2:], *inner.grown[-1:]])
-        else:
-            result = inner.same[-1]
+        result = inner.rng.choice([*inner.same[-2:], *inner.grown[-1:]]) if grows else inner.same[-1]
         result = inner.add("Identity", result)
         branches.append(inner.as_body([], [value(result, shape=ROWS)]))
     (g.grown if grows else g.same).append(g.add("If", asked, then_branch=branches[0], else_branch=branches[1]))

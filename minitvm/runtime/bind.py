@@ -86,9 +86,9 @@ class Binder:
     def _values(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         """What symbols stand for."""
         found: dict[str, int] = {}
-        for name, symbols in self._symbols.items():
+        for name, named in self._symbols.items():
             shape = shapes.get(name, ())
-            for axis, symbol in symbols[: len(shape)]:
+            for axis, symbol in named[: len(shape)]:
                 if found.setdefault(symbol, shape[axis]) != shape[axis]:
                     raise DoesNotFit(f"dimension {symbol} is {found[symbol]} and {shape[axis]}")
         return found
