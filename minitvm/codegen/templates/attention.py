@@ -17,6 +17,7 @@ from typing import Any
 from minitvm.codegen.loops import in_lanes, in_parallel, or_zero, transposed, with_memory
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.attention_few import Query
+from minitvm.codegen.templates.attention_seen import Seen
 from minitvm.codegen.templates.matmul import along_lanes, product_choices
 from minitvm.codegen.templates.product import TYPICAL, Matrix, Product
 from minitvm.codegen.templates.tile import Run, TileKernel, halves, in_steps, runs, step_cycles, tile_choices, unrolled
@@ -226,16 +227,25 @@ class _Queries:
         if not self.is_whole:
             begin.append(loop(self.mixed.shape[0], lambda e: self._set(self.mixed, 0, e), name="e"))
         if isinstance(places, int):
-            blocks = [run.over(self._places, name="block") for run in runs(places, self.at_once)]
+            blocks = seq(*begin, *(run.over(self._places, name="block") for run in runs(places, self.at_once)))
         else:
-            blocks = [loop(ceil_divide(places, self.at_once), self._symbolic_block, name="block")]
+            blocks = self._seen_places(seq(*begin))
         masks = [] if self.turned is None else [self.turned]
         memory = [self.queries, self.scores, self.mixed, *masks, *self.rows.values()]
-        return with_memory(memory, seq(self._turn_queries(), *begin, *blocks, self._turn_results()))
+        return with_memory(memory, seq(self._turn_queries(), blocks, self._turn_results()))
 
-    def _symbolic_block(self, number: LoopExpr) -> Stmt:
-        start = number * self.at_once
-        return self._places(start, minimum(as_index(self.template.shape[3]) - start, self.at_once))
+    def _seen_places(self, begin: Stmt) -> Stmt:
+        """Of places that only a run counts, those that these queries look at."""
+        problem, places = self.template.problem, as_index(self.template.shape[3])
+        seen = Seen(problem, self.lanes, self.p, self.h, self.width, self._query) if Seen.applies(problem) else None
+        first, end = (const(0, "int64"), places) if seen is None else (seen.begin, seen.end)
+
+        def block(number: LoopExpr) -> Stmt:
+            start = number * self.at_once + first
+            return self._places(start, minimum(end - start, self.at_once))
+
+        blocks = seq(begin, loop((end - first + (self.at_once - 1)) // self.at_once, block, name="block"))
+        return blocks if seen is None else seen.over(blocks, self.rows["top"])
 
     def _places(self, start: LoopExpr, count: Any) -> Stmt:
         """A block of places: their scores, powers of these, and what they add to the results."""
