@@ -35,6 +35,16 @@ _AT_ONCE = 4  # words of weights in an expression, so that sums of theirs may st
 _OF_A_BLOCK = 4  # that the scales of a vector of sums do
 
 
+@dataclass(frozen=True)
+class _Vectors:
+    """``pieces`` of a panel, or of some: each of ``count`` vectors, the last of which has ``width`` units."""
+
+    first: int
+    pieces: int
+    count: int
+    width: int
+
+
 @TEMPLATES.register("llvm", "qnn.dense_blocks")
 class DenseBlocks(Template):
     """Tiles of rows by panels of units.  A work item is a group of panels with all rows, where these are few a tile."""
@@ -70,6 +80,11 @@ class DenseBlocks(Template):
         return "dot4" not in has and not has.isdisjoint(("sdot4", "neon"))
 
     @property
+    def together(self) -> int:
+        """Rows of which a panel's sums, of integers and of floats, are in registers."""
+        return max(1, (self.machine.vector_registers // self.per_panel - 1) // 2)
+
+    @property
     def shift(self) -> int:
         """What is taken off a weight before it is multiplied."""
         return 128 if self.is_signed and self.op.bits == 8 else 0
@@ -85,13 +100,17 @@ class DenseBlocks(Template):
         return [Choice("blocks", tile, self._cycles(rows, tile)) for tile in self._tiles(rows, static)]
 
     def _tiles(self, rows: int, static: bool) -> Iterator[Tile]:
-        """Of whole panels, whose sums, of integers and of floats, the registers hold; or else of one row."""
+        """Of whole panels, whose sums, of integers and of floats, the registers hold; or else of one row.  Of parts of
+        panels by more rows, whose sums are found in memory: a part's bytes of a block stay in registers."""
         for panels in range(1, max(1, min(self.panels, _MOST_VECTORS // self.per_panel)) + 1):
             blocks = panels * self.per_panel
             for size in range(1, min(rows, _MOST_ROWS) + 1):
                 held = 2 * size * blocks + blocks < self.machine.vector_registers or size == panels == 1
                 if held and (static or size & (size - 1) == 0):
                     yield Tile(size, blocks)
+        for size in (4, 8) if self.per_panel > 1 else ():
+            if size <= rows:
+                yield Tile(size, 1)
 
     def _cycles(self, rows: int, tile: Tile) -> float:
         blocks, steps = self.problem.inputs[1].shape[1], self.op.words * self.op.per_word
@@ -100,30 +119,50 @@ class DenseBlocks(Template):
             step = bound(b * (r + _UNPACKING), r + b / self.op.per_word)
             return blocks * (steps * step + _OF_A_BLOCK * r * b / 2)
 
-        across, down = runs(self.panels, tile.blocks // self.per_panel), runs(rows, tile.rows)
-        return sum(g.count * t.count * of_tile(t.size, g.size * self.per_panel) for g in across for t in down)
+        across, down = runs(self.panels * self.per_panel, tile.blocks), runs(rows, tile.rows)
+        return sum(g.count * t.count * of_tile(t.size, g.size) for g in across for t in down)
 
     def loops(self, choice: Choice) -> Stmt:
-        groups = block_runs(self.op.units, PANEL, choice.tile.blocks // self.per_panel)
+        groups = block_runs(self.op.units, PANEL, max(1, choice.tile.blocks // self.per_panel))
         rows = runs(self.rows, choice.tile.rows)
         items = sum(group.count for group in groups)
         if enough(items, ITEMS_PER_THREAD * self.machine.threads) or not isinstance(self.rows, int):
             return self._by_groups(groups, rows)
 
         def tiles(group: Run, run: Run) -> Stmt:
-            def work(g: LoopExpr, t: LoopExpr) -> Stmt:
-                return _Tile(self, group, group.start(g), run.start(t), run.size).nest()
+            def work(some: _Vectors) -> Stmt:
+                def one(g: LoopExpr, t: LoopExpr, v: LoopExpr) -> Stmt:
+                    return self._tile(group.start(g), run.start(t), run.size, some, v)
 
-            return in_parallel((group.count, run.count), work)
+                return in_parallel((group.count, run.count, some.pieces), one)
+
+            return seq(*map(work, self._pieces(group, run.size)))
 
         return seq(*(tiles(group, run) for group in groups for run in rows))
+
+    def _pieces(self, group: Run, rows: int) -> list[_Vectors]:
+        """Of the panels of a group, of which the last may be partly filled: all at once, or a vector at a time."""
+        units = (group.size - 1) * PANEL + (group.width or PANEL)
+        whole, rest = divmod(units, self.lanes)
+        if rows <= self.together:
+            return [_Vectors(0, 1, whole + bool(rest), rest or self.lanes)]
+        return [v for v in (_Vectors(0, whole, 1, self.lanes), _Vectors(whole, 1, 1, rest)) if v.pieces and v.width]
+
+    def _tile(self, panel: LoopExpr, row: LoopExpr, size: int, some: _Vectors, v: LoopExpr) -> Stmt:
+        return _Tile(self, panel, row, size, some.count, some.width, v + some.first).nest()
 
     def _by_groups(self, groups: Sequence[Run], rows: Sequence[Run]) -> Stmt:
         """All rows of a group of panels by one thread, which so finds its weights in its cache."""
 
         def work(group: Run) -> Stmt:
-            def all_rows(first: LoopExpr) -> Stmt:
-                return seq(*(run.over(lambda row, size: _Tile(self, group, first, row, size).nest()) for run in rows))
+            def all_vectors(panel: LoopExpr, row: LoopExpr, size: int) -> Stmt:
+                def over(some: _Vectors) -> Stmt:
+                    return loop(some.pieces, lambda v: self._tile(panel, row, size, some, v), name="v")
+
+                return seq(*map(over, self._pieces(group, size)))
+
+            def all_rows(panel: LoopExpr) -> Stmt:
+                return seq(*(run.over(lambda row, size: all_vectors(panel, row, size)) for run in rows))
 
             return in_parallel((group.count,), lambda g: all_rows(group.start(g)))
 
@@ -132,17 +171,16 @@ class DenseBlocks(Template):
 
 @dataclass(frozen=True)
 class _Tile:
-    """``size`` rows from ``row`` on, by the panels of a group from ``first`` on."""
+    """``size`` rows from ``row`` on, by ``vectors`` from number ``vector`` on of the panels from ``first`` on; the last
+    one has ``width`` units."""
 
     layer: DenseBlocks
-    group: Run
     first: LoopExpr
     row: LoopExpr
     size: int
-
-    @property
-    def vectors(self) -> int:
-        return self.group.size * self.layer.per_panel
+    vectors: int
+    width: int
+    vector: LoopExpr
 
     @cached_property
     def sums(self) -> Buffer:
@@ -168,8 +206,8 @@ class _Tile:
 
     def _at(self, panels: Buffer, place: LoopExpr, v: LoopExpr, lane: LoopExpr) -> LoopExpr:
         """What panels hold for a lane of vector ``v``."""
-        per = self.layer.per_panel
-        return panels[self.first + v // per, place, v % per * self.layer.lanes + lane]
+        per, number = self.layer.per_panel, self.vector + v
+        return panels[self.first + number // per, place, number % per * self.layer.lanes + lane]
 
     def _block(self, block: LoopExpr) -> Stmt:
         (data, scale, total, weight, factor, zero), dots, sums = self.layer.problem.inputs, self.dots, self.sums
@@ -202,13 +240,12 @@ class _Tile:
         return seq(self._each(begin), loop(op.words // at_once, words, name="word"), self._each(scaled))
 
     def _results(self) -> list[Stmt]:
-        """Of all units; the last panel may be partly filled."""
         out, lanes, first = self.layer.problem.output, self.layer.lanes, self.first * PANEL
-        units = (self.group.size - 1) * PANEL + (self.group.width or PANEL)
 
         def store(t: LoopExpr, v: LoopExpr, lane: LoopExpr) -> Stmt:
-            return store_at(Load(out, (self.row + t, first + (v * lanes + lane))), self.sums[t, v, lane])
+            unit = first + ((self.vector + v) * lanes + lane)
+            return store_at(Load(out, (self.row + t, unit)), self.sums[t, v, lane])
 
-        whole, rest = divmod(units, lanes)
-        parts = ((range(whole), lanes), (range(whole, whole + 1), rest))
-        return [each(range(self.size), vectors, count, store) for vectors, count in parts if vectors and count]
+        whole = self.vectors - (self.width < lanes)
+        parts = ((range(whole), lanes), (range(whole, self.vectors), self.width))
+        return [each(range(self.size), vectors, count, store) for vectors, count in parts if vectors]
