@@ -89,11 +89,11 @@ def preprocess(image: Image.Image) -> np.ndarray:
 
 def as_seen(image: Image.Image) -> Image.Image:
     """A picture in RGB, 8 bits a channel, as viewers show it: turned as its camera says (EXIF), 16 bits scaled to 8."""
-    turned = ImageOps.exif_transpose(image)
-    if turned.mode.startswith("I"):  # one channel of 16 bits, or of 32 that hold 16: convert() cuts them off at 255
-        values = np.clip(np.asarray(turned, np.int64), 0, 0xFFFF)
-        turned = Image.fromarray(((values * 255 + 0x7FFF) // 0xFFFF).astype(np.uint8))
-    return turned.convert("RGB")
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):  # one channel of 16 bits, or of 32 that hold 16: convert() cuts them off at 255
+        values = np.clip(np.asarray(upright, np.int64), 0, 0xFFFF)
+        upright = Image.fromarray(((values * 255 + 0x7FFF) // 0xFFFF).astype(np.uint8))
+    return upright.convert("RGB")
 
 
 def _classify(executor: GraphModule, name: str, image: np.ndarray, labels: list[str]) -> float:

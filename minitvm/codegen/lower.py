@@ -13,7 +13,7 @@ from minitvm.codegen.batch import batch_of
 from minitvm.codegen.long_sums import in_blocks
 from minitvm.codegen.loops import nested, redirect, redirect_loads, with_memory
 from minitvm.codegen.overrides import Override
-from minitvm.codegen.problem import TEMPLATES, Problem, Template, wish_for
+from minitvm.codegen.problem import TEMPLATES, Problem, Template, override_for
 from minitvm.codegen.records import trying
 from minitvm.codegen.rows import Nest, at_root, nests_of
 from minitvm.codegen.stages import Group, Inliner, Output, compose, flatten, outputs_of, stage_order
@@ -89,21 +89,21 @@ def lowering(
 def lowered(function: Function, name: str, machine: MachineModel, kind: str, templates: Sequence[str]) -> Lowering:
     """As :func:`lower`, with what was chosen; whoever listens hears what was decided."""
     inside, refusals, sizes = calls(function.body), list[Decision](), sizes_of(function)
-    spans, wish = span_of(*inside), wish_for(name, function)
+    spans, override = span_of(*inside), override_for(name, function)
     with span_scope(spans):
         for anchor in inside:
             for maker in _templates(templates, anchor):
-                if wish is not None and not wish.names(maker):
+                if override is not None and not override.names(maker):
                     refusals.append(decision(title_of(maker), anchor, Declined("an override asks for another one")))
                     record(refusals[-1])
                     continue
-                found = _lower_with(maker, anchor, function, name, machine, kind, wish)
+                found = _lower_with(maker, anchor, function, name, machine, kind, override)
                 if isinstance(found, Lowering):
                     return found
                 refusals.append(decision(title_of(maker), anchor, found))
                 record(refusals[-1])
-        if wish is not None and wish.template != DEFAULT:
-            _refuse(wish, name, inside, refusals)
+        if override is not None and override.template != DEFAULT:
+            _refuse(override, name, inside, refusals)
         if sizes and refusals and not any(isinstance(call.op, MatrixProduct) for call in inside):
             raise CompilerError("plain loops would be slow", where=[str(refusal) for refusal in refusals])
         for call in inside:
@@ -118,9 +118,9 @@ def lowered(function: Function, name: str, machine: MachineModel, kind: str, tem
         return Lowering(group.kernel(function, name, body), DEFAULT)
 
 
-def _refuse(wish: Override, name: str, inside: Sequence[Call], refusals: Sequence[Decision]) -> None:
+def _refuse(override: Override, name: str, inside: Sequence[Call], refusals: Sequence[Decision]) -> None:
     """:class:`ConfigError`: no template makes what is asked for."""
-    what = f"template {wish.template}" if wish.template else f"a template with {wish.config!r}"
+    what = f"template {override.template}" if override.template else f"a template with {override.config!r}"
     raise ConfigError(
         f"override: {name} cannot be made by {what}",
         where=[str(refusal) for refusal in refusals] or [f"{describe_call(call)[0]}: it has none" for call in inside],
@@ -178,7 +178,7 @@ def _lower_with(
     name: str,
     machine: MachineModel,
     kind: str,
-    wish: Override | None = None,
+    override: Override | None = None,
 ) -> Lowering | Declined:
     """The template's loops with what stands around its call in the group."""
     title, problem = title_of(maker), Problem.of(anchor)
@@ -195,7 +195,7 @@ def _lower_with(
         return batch
     with user_code(maker, title, partial(describe_call, anchor)):
         template = maker(problem if batch is None else batch.one, machine)
-        kernel = _kernel(template, wish)
+        kernel = _kernel(template, override)
     if isinstance(kernel, Declined):
         return kernel
     if not isinstance(kernel, Kernel):
@@ -229,16 +229,16 @@ def _lower_with(
     return Lowering(kernel, title, template=template)
 
 
-def _kernel(template: Template, wish: Override | None) -> Kernel | Declined:
+def _kernel(template: Template, override: Override | None) -> Kernel | Declined:
     """The template's best loops, or those of the way that is asked for, chosen as a tuning record chooses."""
-    if wish is None or wish.config is None:
+    if override is None or override.config is None:
         return template.kernel()
     refusal = template.refusal()
     if refusal is not None:
         return refusal
-    if wish.template is None and not wish.ways(template):
-        return Declined(f"it has no way {wish.config!r}")
-    with trying(wish.record(template)):
+    if override.template is None and not override.ways(template):
+        return Declined(f"it has no way {override.config!r}")
+    with trying(override.record(template)):
         return template.kernel()
 
 

@@ -99,7 +99,9 @@ def override(
 
 def require_used(overrides: Sequence[Override], groups: Mapping[str, Function]) -> None:
     """:class:`ConfigError` for an override that no kernel matches."""
-    for wish in overrides:
-        if not any(wish.is_for(symbol, group) for symbol, group in groups.items()):
+    for chosen in overrides:
+        if not any(chosen.is_for(symbol, group) for symbol, group in groups.items()):
             names = dict.fromkeys(n for s, g in groups.items() for n in (s, *span_of(*calls(g.body))))
-            raise ConfigError(f"override: there is no kernel {wish.kernel!r}", hint=closest(wish.kernel, list(names)))
+            raise ConfigError(
+                f"override: there is no kernel {chosen.kernel!r}", hint=closest(chosen.kernel, list(names))
+            )

@@ -78,7 +78,7 @@ class Problem:
 
     @property
     def product(self) -> str:
-        """What multiplies and adds: ``fma``, or of parts of words one of ``PARTS``."""
+        """What multiplies and adds: ``fma``, or of parts of words one of ``DOT_OPERANDS``."""
         return str(getattr(self.op, "product", "fma"))
 
     @property
@@ -289,6 +289,6 @@ def asking(overrides: Sequence[Any]) -> Iterator[None]:
         OVERRIDES.reset(token)
 
 
-def wish_for(symbol: str, group: Function) -> Any:
+def override_for(symbol: str, group: Function) -> Any:
     """What is asked for a kernel, or ``None``; the innermost counts."""
-    return next((wish for wish in reversed(OVERRIDES.get()) if wish.is_for(symbol, group)), None)
+    return next((override for override in reversed(OVERRIDES.get()) if override.is_for(symbol, group)), None)

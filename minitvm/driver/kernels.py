@@ -19,7 +19,7 @@ from minitvm.codegen.backend import Backend, backend_of, stages
 from minitvm.codegen.coverage import Verdict, check_coverage
 from minitvm.codegen.listing import Listing
 from minitvm.codegen.lower import Lowering, plain
-from minitvm.codegen.problem import OVERRIDES, TEMPLATES, asking, wish_for
+from minitvm.codegen.problem import OVERRIDES, TEMPLATES, asking, override_for
 from minitvm.codegen.schedule import Schedule, apply, title
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError, ConfigError, MiniTVMError, as_raised, is_own
@@ -121,9 +121,9 @@ class KernelCompiler:
             return replace(lowered, kernel=simplify(lowered.kernel))
 
     def _lowered(self, symbol: str, group: Function) -> Lowering:
-        given, wish = self.schedules.get(symbol), wish_for(symbol, group)
-        if wish is not None and wish.schedule is not None:
-            given = wish.schedule
+        given, override = self.schedules.get(symbol), override_for(symbol, group)
+        if override is not None and override.schedule is not None:
+            given = override.schedule
         if given is None:
             return self.backend.lower(group, symbol)
         return Lowering(apply(given, plain(group, symbol)), title(given))
@@ -200,7 +200,7 @@ class KernelCompiler:
         called = self.library_call(symbol, group)
         if called is not None:
             return KernelCode(called, 0, 0, is_library_call=True)
-        chosen = symbol in self.schedules or any(wish.is_for(symbol, group) for wish in self.overrides)
+        chosen = symbol in self.schedules or any(override.is_for(symbol, group) for override in self.overrides)
         if chosen or not self._is_own(group) or sizes_of(group):
             return self.fresh(symbol, group)  # the key does not see other people's sources; the image is kept
         key = cache_key("group", structural_digest(group).hex(), symbol, *self._version(), self._records)

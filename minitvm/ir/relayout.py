@@ -138,8 +138,8 @@ def broadcast(site: Site) -> Placement | Declined:
     if leader is None:
         return Declined("no moved operand has the result's rank and channels")
     assert isinstance(leader, Move)
-    wishes = tuple(beside(site.type(i), leader) for i in range(len(site.carries)))
-    return Placement(wishes, leader, calling(site.op))
+    arguments = tuple(beside(site.type(i), leader) for i in range(len(site.carries)))
+    return Placement(arguments, leader, calling(site.op))
 
 
 def _leads(move: Carry, operand: TensorType, result: TensorType) -> bool:

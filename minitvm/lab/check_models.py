@@ -20,7 +20,7 @@ from minitvm.runtime import graph as runtime_graph
 from minitvm.runtime.graph import Graph, round_up
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
-from minitvm.runtime.places import lives, owners
+from minitvm.runtime.places import liveness, owners
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def prove_model(module: Module, setting: Setting, known: dict[Draw, Results], dr
 
 def overlaps(graph: Graph, plan: runtime_graph.Plan) -> list[str]:
     """Values, or workspaces, that live at the same time in the same bytes of the arena."""
-    owner, spans = owners(graph), lives(graph)
+    owner, spans = owners(graph), liveness(graph)
     placed, found = [], []
     for entry, (at, node) in enumerate(zip(plan.offsets, graph.makers, strict=True)):
         if at >= 0 and owner[entry] == entry:

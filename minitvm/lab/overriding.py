@@ -62,7 +62,7 @@ def measure_override(
     require_used(overrides, report.groups)
     with asking(overrides):
         other = KernelCompiler(report.compiler.backend, KernelCache(config.cache_dir()))
-    chosen = {s: g for s, g in report.groups.items() if any(wish.is_for(s, g) for wish in overrides)}
+    chosen = {s: g for s, g in report.groups.items() if any(o.is_for(s, g) for o in overrides)}
     return tuple(_changed(symbol, group, report, other, rounds) for symbol, group in chosen.items())
 
 

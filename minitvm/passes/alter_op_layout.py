@@ -31,7 +31,7 @@ from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, describe_call, span_scope
 from minitvm.ir.layout import Layout
-from minitvm.ir.loop import PARTS, Dot
+from minitvm.ir.loop import DOT_OPERANDS, Dot
 from minitvm.ir.op import Op
 from minitvm.ir.ops.nn_conv import BlockedConvolution, Conv2d, Conv2dNCHWc, DepthwiseConv2dNCHWc
 from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
@@ -298,13 +298,13 @@ def _dot_of(call: Call, machine: MachineModel) -> Dot | None:
     data, weight = call.args
     if call.dtype != "int32" or not isinstance(weight, Constant):
         return None
-    found = next((dot for dot, parts in PARTS.items() if parts == (data.dtype, weight.dtype)), None)
+    found = next((dot for dot, parts in DOT_OPERANDS.items() if parts == (data.dtype, weight.dtype)), None)
     return found if found in ("dot4", "dot2", *dots_of(machine)) else None
 
 
 def dots_of(machine: MachineModel) -> frozenset[str]:
     """What multiplies words that have to be integers: in one instruction, or as machines do that have none."""
-    return machine.features.intersection(PARTS) or frozenset(
+    return machine.features.intersection(DOT_OPERANDS) or frozenset(
         ("sdot4", "udot4") if "neon" in machine.features else ("dot4",)
     )
 

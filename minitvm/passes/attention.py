@@ -282,9 +282,9 @@ class _Rewriting:
             decide(self.owner.info.name, outer, refusal or f"is one operator with {name_of(inner)}")
             if refusal is not None:
                 return new
-            turned = ir.transpose(made, axes=(0, 2, 1, 3))
-            result = ir.reshape(turned, newshape=outer.shape, allowzero=True)
-        self.made |= {turned, result}
+            transposed = ir.transpose(made, axes=(0, 2, 1, 3))
+            result = ir.reshape(transposed, newshape=outer.shape, allowzero=True)
+        self.made |= {transposed, result}
         return result
 
     def _mask(self, chain: _Chain) -> list[Expr]:
@@ -300,7 +300,7 @@ class _Rewriting:
         if isinstance(node.op, Reshape) and isinstance(below.op, Reshape) and node.shape == below.args[0].shape:
             return below.args[0]
         if isinstance(node.op, Transpose) and isinstance(below.op, Transpose):
-            return _turned(below, node.op.order(4))
+            return _transposed(below, node.op.order(4))
         return node
 
 
@@ -334,7 +334,7 @@ def _moves(x: Expr) -> Iterator[Call]:
 
 def _by_rows(x: Expr, heads: Shape, swapped: bool) -> Expr:
     """(batch * heads, length, size), or with the last two ``swapped``, as (batch, length, heads, size)."""
-    return _turned(_split(x, heads), (0, 3, 1, 2) if swapped else (0, 2, 1, 3))
+    return _transposed(_split(x, heads), (0, 3, 1, 2) if swapped else (0, 2, 1, 3))
 
 
 def _split(x: Expr, heads: Shape) -> Expr:
@@ -342,18 +342,18 @@ def _split(x: Expr, heads: Shape) -> Expr:
     if isinstance(x, Call) and isinstance(x.op, Reshape) and x.args[0].shape == (*heads, *x.shape[1:]):
         return x.args[0]
     if isinstance(x, Call) and isinstance(x.op, Transpose) and x.op.order(3) == (0, 2, 1):
-        return _turned(_split(x.args[0], heads), (0, 1, 3, 2))
+        return _transposed(_split(x.args[0], heads), (0, 1, 3, 2))
     return ir.reshape(x, newshape=(*heads, *x.shape[1:]), allowzero=True)
 
 
-def _turned(x: Expr, axes: Sequence[int]) -> Expr:
+def _transposed(x: Expr, axes: Sequence[int]) -> Expr:
     """The transpose, together with those that it meets."""
     if isinstance(x, Call) and isinstance(x.op, Transpose):
         first = x.op.order(x.tensor_type.rank)
-        return _turned(x.args[0], [first[a] for a in axes])
+        return _transposed(x.args[0], [first[a] for a in axes])
     below = x.args[0] if isinstance(x, Call) and isinstance(x.op, Reshape) else None
     if isinstance(below, Call) and isinstance(below.op, (Reshape, Transpose)) and below.shape[1:] == x.shape[2:]:
         apart = _split(below, x.shape[:2])
         if not (isinstance(apart, Call) and below in apart.args):
-            return _turned(apart, axes)
+            return _transposed(apart, axes)
     return x if tuple(axes) == tuple(range(len(axes))) else ir.transpose(x, axes=tuple(axes))

@@ -294,8 +294,8 @@ def _phases(weight: Expr, stride: int, taps: tuple[int, int]) -> Expr:
     """(I, O, kh, kw) -> (O * stride * stride, I, taps, taps), the taps of a phase in reverse order."""
     before, channels = weight.shape[:2]
     split = Call(Reshape.to((before, channels, taps[0], stride, taps[1], stride)), (weight,))
-    turned = ir.reverse(ir.reverse(split, axis=2), axis=4)
-    moved = ir.transpose(turned, axes=(1, 3, 5, 0, 2, 4))
+    reversed_taps = ir.reverse(ir.reverse(split, axis=2), axis=4)
+    moved = ir.transpose(reversed_taps, axes=(1, 3, 5, 0, 2, 4))
     return Call(Reshape.to((channels * stride * stride, before, *taps)), (moved,))
 
 

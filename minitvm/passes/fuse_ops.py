@@ -221,9 +221,9 @@ class _Fusing:
         elif target.group.pattern is Fusion.TUPLE:
             self.note(node, target, "a kernel does not end in a tuple")
         elif kind is Fusion.OUT_ELEMWISE_FUSABLE:
-            epilogue, wish = "an elementwise epilogue of the anchor", ", an epilogue must be elementwise"
+            epilogue, requirement = "an elementwise epilogue of the anchor", ", an epilogue must be elementwise"
             if phase == 0:
-                self._over_edge(node, target, Fusion.ELEMWISE, BROADCAST, epilogue, wish)
+                self._over_edge(node, target, Fusion.ELEMWISE, BROADCAST, epilogue, requirement)
         elif kind <= Fusion.BROADCAST or is_cast_of_weights(node.expr):
             weights = is_cast_of_weights(node.expr)
             worst = Fusion.OUT_ELEMWISE_FUSABLE if weights else Fusion.COMM_REDUCE
@@ -235,11 +235,13 @@ class _Fusing:
         else:
             self.note(node, target, "nothing is fused after a reduction")
 
-    def _over_edge(self, node: Node, target: Node, worst: Fusion, accepts: Accepts, reason: str, wish: str) -> None:
+    def _over_edge(
+        self, node: Node, target: Node, worst: Fusion, accepts: Accepts, reason: str, requirement: str
+    ) -> None:
         if node.edge <= worst:
             self._along(node, target, accepts, reason)
         else:
-            self.note(node, target, f"the way there is {node.edge.name.lower()}{wish}")
+            self.note(node, target, f"the way there is {node.edge.name.lower()}{requirement}")
 
     def _into_tuple(self, node: Node, target: Node) -> None:
         """Operands of a tuple that has itself been fused into injective users (a concatenation's inputs)."""

@@ -28,7 +28,7 @@ import numpy as np
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
-from minitvm.ir.loop import PARTS, Dot
+from minitvm.ir.loop import DOT_OPERANDS, Dot
 from minitvm.ir.ops.elemwise import CastTo, Subtract
 from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.ops.nn_dense import Dense
@@ -86,7 +86,7 @@ def _stored(node: Expr) -> _Stored | None:
         return _stored(node.args[0])
     if isinstance(node.op, Subtract):
         return _less_zero(*node.args)
-    return _turned(node) if isinstance(node.op, (Transpose, Reshape)) else None
+    return _moved(node) if isinstance(node.op, (Transpose, Reshape)) else None
 
 
 def _dequantized(call: Call, op: Dequantize) -> _Stored | None:
@@ -108,7 +108,7 @@ def _less_zero(values: Expr, point: Expr) -> _Stored | None:
     return replace(below, zero=point if point.tensor_type.rank == 0 else ir.reshape(point, newshape=()))
 
 
-def _turned(call: Call) -> _Stored | None:
+def _moved(call: Call) -> _Stored | None:
     below, axis = _stored(call.args[0]), 0
     if below is None or (isinstance(call.op, Reshape) and below.is_scaled_along):
         return None
@@ -152,7 +152,7 @@ class FakeQuantizationToInteger(FunctionPass, opt_level=3, bound=_BOUND):
         decide(self.info.name, node, refusal or f"is made of {'pairs of int16' if dot == 'dot2' else 'bytes'}")
         if refusal or not dot:
             return node
-        return _in_pairs(node.op, x, w) if dot == "dot2" else _in_bytes(node.op, _held_as(PARTS[dot][0], x), w)
+        return _in_pairs(node.op, x, w) if dot == "dot2" else _in_bytes(node.op, _held_as(DOT_OPERANDS[dot][0], x), w)
 
     def _dot(self, dtype: str, w: _Stored) -> Dot | None:
         """What multiplies data by weights on the machine, rather as they are."""
@@ -160,11 +160,11 @@ class FakeQuantizationToInteger(FunctionPass, opt_level=3, bound=_BOUND):
         if "dot2" in has:
             return "dot2"
         weight = w.values.dtype if _is_zero(w.zero) else None
-        able = [dot for dot, parts in PARTS.items() if dot in has and parts[1] == weight]
-        return next((dot for dot in able if PARTS[dot][0] == dtype), able[0] if able else None)
+        able = [dot for dot, parts in DOT_OPERANDS.items() if dot in has and parts[1] == weight]
+        return next((dot for dot in able if DOT_OPERANDS[dot][0] == dtype), able[0] if able else None)
 
     def _refusal(self, call: Call, op: Product, x: _Stored, w: _Stored) -> Declined | None:
-        if x.scale is not None and self.machine.features.isdisjoint(PARTS):
+        if x.scale is not None and self.machine.features.isdisjoint(DOT_OPERANDS):
             return Declined("the machine has no dot products of bytes, nor of pairs: floats are as fast")
         if not only_batch_open(call.type):
             return Declined("its shape is known only when it runs")
@@ -244,11 +244,11 @@ def _held_as(dtype: str, x: _Stored) -> _Stored:
     """In signed bytes or unsigned ones: 128 less or more, and so the zero point."""
     if x.values.dtype == dtype:
         return x
-    turned = ir.cast(ir.bitwise_xor(x.values, Constant(np.asarray(128).astype(x.values.dtype))), dtype=dtype)
+    flipped = ir.cast(ir.bitwise_xor(x.values, Constant(np.asarray(128).astype(x.values.dtype))), dtype=dtype)
     more = 128 if dtype == "uint8" else -128
     if isinstance(x.zero, Constant):
-        return replace(x, values=turned, zero=_number(int(x.zero.value) + more))
-    return replace(x, values=turned, zero=ir.add(x.zero, _number(more)))
+        return replace(x, values=flipped, zero=_number(int(x.zero.value) + more))
+    return replace(x, values=flipped, zero=ir.add(x.zero, _number(more)))
 
 
 def _around_zero(w: _Stored) -> _Stored:

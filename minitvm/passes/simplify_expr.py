@@ -183,24 +183,24 @@ _PRODUCTS = (Dense, Matmul, BatchMatmul)
 _NOT_MATRICES = Declined("it does not exchange rows and columns only")
 
 
-@rule(call(_PRODUCTS, value("lhs"), call(Transpose, value("rhs"), name="turned"), name="product"))
-def transpose_inside_product(product: Call, lhs: Expr, turned: Call, rhs: Expr) -> Replacement:
+@rule(call(_PRODUCTS, value("lhs"), call(Transpose, value("rhs"), name="transposed"), name="product"))
+def transpose_inside_product(product: Call, lhs: Expr, transposed: Call, rhs: Expr) -> Replacement:
     """The right operand."""
-    return _product(product, lhs, rhs, flip_b=True) if _exchanges_the_last_two(turned) else _NOT_MATRICES
+    return _product(product, lhs, rhs, flip_b=True) if _exchanges_the_last_two(transposed) else _NOT_MATRICES
 
 
-@rule(call(_PRODUCTS, call(Transpose, value("lhs"), name="turned"), value("rhs"), name="product"))
-def transpose_left_inside_product(product: Call, turned: Call, lhs: Expr, rhs: Expr) -> Replacement:
+@rule(call(_PRODUCTS, call(Transpose, value("lhs"), name="transposed"), value("rhs"), name="product"))
+def transpose_left_inside_product(product: Call, transposed: Call, lhs: Expr, rhs: Expr) -> Replacement:
     """The left operand, unless that would keep constant weights from being packed."""
     if isinstance(rhs, Constant):
         return Declined("constant weights are packed where the left operand comes row by row")
-    return _product(product, lhs, rhs, flip_a=True) if _exchanges_the_last_two(turned) else _NOT_MATRICES
+    return _product(product, lhs, rhs, flip_a=True) if _exchanges_the_last_two(transposed) else _NOT_MATRICES
 
 
-def _exchanges_the_last_two(turned: Call) -> bool:
-    assert isinstance(turned.op, Transpose)
-    rank = turned.tensor_type.rank
-    return turned.op.order(rank) == (*range(rank - 2), rank - 1, rank - 2)
+def _exchanges_the_last_two(transposed: Call) -> bool:
+    assert isinstance(transposed.op, Transpose)
+    rank = transposed.tensor_type.rank
+    return transposed.op.order(rank) == (*range(rank - 2), rank - 1, rank - 2)
 
 
 def _product(product: Call, lhs: Expr, rhs: Expr, flip_a: bool = False, flip_b: bool = False) -> Expr:

@@ -21,7 +21,7 @@ from minitvm.errors import CompilerError
 from minitvm.ir.dims import number
 from minitvm.ir.types import MOST_BYTES, Leaf, TensorType
 from minitvm.runtime.graph import CpuTag, Graph, Plan, round_up
-from minitvm.runtime.places import Place, lives, places
+from minitvm.runtime.places import Place, liveness, places
 
 _SMALLER = "compile the model for smaller inputs"
 
@@ -144,7 +144,7 @@ class Planner:
     def __init__(self, graph: Graph, workspaces: Iterable[int], room: int = 0) -> None:
         self._room = room
         self._places = places(graph)
-        spans, makers, types = lives(graph), graph.makers, graph.entry_types
+        spans, makers, types = liveness(graph), graph.makers, graph.entry_types
         roots = [e for e, place in enumerate(self._places) if place.entry == e and types[e].is_static]
         self._entries = [entry for entry in roots if not makers[entry].is_null]
         self._nodes = list(workspaces)

@@ -60,7 +60,7 @@ def readers(graph: Graph) -> dict[int, list[Place]]:
 
 
 @once
-def lives(graph: Graph) -> list[tuple[int, int]]:
+def liveness(graph: Graph) -> list[tuple[int, int]]:
     """The first step that writes each owner's memory and the last one that reads it; results of the graph, and of
     checks, are read after the last node."""
     owner = owners(graph)

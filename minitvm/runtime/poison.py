@@ -20,7 +20,7 @@ from minitvm.ir.arrays import ALIGNMENT
 from minitvm.ir.types import Leaf
 from minitvm.runtime.graph import Segment, round_up
 from minitvm.runtime.instance import Instance
-from minitvm.runtime.places import lives
+from minitvm.runtime.places import liveness
 from minitvm.runtime.staged import is_stage
 
 NOT_A_NUMBER, A_NUMBER = 0x7FFA, 0x4B4B
@@ -209,7 +209,7 @@ class PoisonedInstance(Instance):
 
     def _kept_after(self, nodes: Sequence[int]) -> dict[int, int]:
         """The entries made by ``nodes`` that are read after the last of them; each with its node."""
-        found, start = lives(self.graph), self.graph.entry_start
+        found, start = liveness(self.graph), self.graph.entry_start
         made = {e: i for i in nodes for e in range(start[i], start[i + 1])}
         return {e: i for e, i in made.items() if found[self.owner[e]][1] > nodes[-1]}
 

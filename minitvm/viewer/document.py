@@ -11,7 +11,7 @@ from minitvm.errors import ConfigError
 from minitvm.lab.profiling import Profile
 from minitvm.passes.instrument import count_calls
 from minitvm.runtime.graph import Artifact, HostStep, Node
-from minitvm.runtime.places import lives, owners
+from minitvm.runtime.places import liveness, owners
 from minitvm.target import Rates
 from minitvm.viewer.kernels import decision_form, kernels_of
 from minitvm.viewer.modules import Modules
@@ -94,7 +94,7 @@ def _node(node: Node) -> dict[str, Any]:
 def _memory(artifact: Artifact) -> dict[str, Any]:
     """Where every value lies in the arena (bytes), from which step to which."""
     graph, plan = artifact.graph, artifact.plan
-    owner, types, spans = owners(graph), graph.entry_types, lives(graph)
+    owner, types, spans = owners(graph), graph.entry_types, liveness(graph)
     values = [
         [node.name, *spans[entry], plan.offsets[entry], types[entry].nbytes, 0]
         for entry, node in enumerate(graph.makers)

@@ -21,7 +21,7 @@ from minitvm.driver.report import BuildReport
 from minitvm.ir import builder as ir
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Constant, Expr, Function, Module, Var
-from minitvm.ir.loop import PARTS, Buffer, Dot, Kernel, LoopExpr, LoopKind, Stmt, intrin, loop, store
+from minitvm.ir.loop import DOT_OPERANDS, Buffer, Dot, Kernel, LoopExpr, LoopKind, Stmt, intrin, loop, store
 from minitvm.ir.types import TensorType
 from minitvm.target import Target
 
@@ -33,7 +33,7 @@ ENDS = {"uint8": [255, 0, 255, 128, 127, 254, 1], "int8": [-128, 127, -128, 0, -
 
 
 def has(target: str) -> set[str]:
-    return set(machine_model(cpu_of(Target.parse(target))).features.intersection(PARTS))
+    return set(machine_model(cpu_of(Target.parse(target))).features.intersection(DOT_OPERANDS))
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,16 @@ def in_fours(name: Dot, count: int) -> Kernel:
 @pytest.mark.parametrize("name", INSTRUCTIONS)
 def test_bytes_at_the_ends_of_their_range(name: Dot, target: str) -> None:
     """Each by each, by the instruction where there is one; sums wrap around."""
-    pairs = np.array(np.meshgrid(*(np.array(ENDS[part], part).view("uint8") for part in PARTS[name]))).reshape(2, -1)
+    pairs = np.array(np.meshgrid(*(np.array(ENDS[part], part).view("uint8") for part in DOT_OPERANDS[name]))).reshape(
+        2, -1
+    )
     x, y = (np.resize(side, 112).view("<i4") for side in pairs)
     total = np.resize(np.array([2**31 - 1, -(2**31), 0], "int32"), 28)
     kernel = in_fours(name, 28)
     (found,) = emulated.run_emulated(kernel, x, y, total, target=target)
-    apart = [words.view(part).reshape(28, 4).astype("int64") for words, part in zip((x, y), PARTS[name], strict=True)]
+    apart = [
+        words.view(part).reshape(28, 4).astype("int64") for words, part in zip((x, y), DOT_OPERANDS[name], strict=True)
+    ]
     np.testing.assert_array_equal(found, ((apart[0] * apart[1]).sum(1) + total).astype("int32"))
     text = emit(kernel, emulated.machine(target=target))
     assert re.findall(r"neon\.(\w*dot)\b", text) == [INSTRUCTIONS[name]] * 2 * (name in has(target))
@@ -149,7 +153,7 @@ def test_products_of_integers(data: str, weight: str, target: str) -> None:
     x = Var("x", TensorType((3, 13), data))
     wide = ir.cast(x, dtype="int32"), ir.cast(weights((9, 13), weight), dtype="int32")
     module = Module(Function([x], ir.nn.dense(*wide, out_dtype="int32")))
-    dot: Dot = next(dot for dot, parts in PARTS.items() if parts == (data, weight))
+    dot: Dot = next(dot for dot, parts in DOT_OPERANDS.items() if parts == (data, weight))
     report, own = built(module, target), has(target)
     assert instructions(report) == {LONG[dot] if not own else INSTRUCTIONS[dot] if dot in own else "sdot"}
     array = np.resize(np.array(ENDS[data], data), (3, 13))

@@ -16,8 +16,8 @@ from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     BINARY_OPS,
     COMPARISONS,
+    DOT_OPERANDS,
     INTRINSICS,
-    PARTS,
     Buffer,
     Cast,
     Const,
@@ -65,7 +65,7 @@ def every_operation(dtype: str) -> Kernel:
         stores.append(Store(out, (Const(len(stores)),), binary(op, x[0], x[1])))
     flags_only = {"not", "unlikely", "same_memory"}
     names = flags_only if is_bool else set(INTRINSICS) - flags_only if is_float else WHOLE
-    for name in sorted(names - {"same_memory", "ldexp", "bitcast_int", "bitcast_float", *PARTS}):
+    for name in sorted(names - {"same_memory", "ldexp", "bitcast_int", "bitcast_float", *DOT_OPERANDS}):
         value = Intrin(name, (x[0], x[1], x[2]) if name == "fma" else (x[0],))
         stores.append(Store(flags if value.dtype == "bool" else y, (Const(len(stores)),), value))
     outs = [Buffer(f"as_{to}", (1,), to) for to in ("float16", "float32", "float64", "int8", "int64", "uint32", "bool")]

@@ -16,8 +16,8 @@ from minitvm.ir.dtypes import COMPUTED
 from minitvm.ir.loop import (
     BINARY_OPS,
     COMPARISONS,
+    DOT_OPERANDS,
     INTRINSICS,
-    PARTS,
     Binary,
     Cast,
     Dot,
@@ -190,7 +190,7 @@ def reference_intrinsic(name: str, x: np.ndarray) -> np.ndarray:
     return found if name in ("isnan", "isinf") else found.astype(x.dtype)
 
 
-FLOAT_ONLY = ("not", "unlikely", "same_memory", "fma", "ldexp", *PARTS, "bitcast_int", "bitcast_float")
+FLOAT_ONLY = ("not", "unlikely", "same_memory", "fma", "ldexp", *DOT_OPERANDS, "bitcast_int", "bitcast_float")
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
@@ -228,13 +228,13 @@ def test_integer_functions(name: str, dtype: str) -> None:
     np.testing.assert_array_equal(found, x if name == "floor" else reference_intrinsic(name, x))
 
 
-@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("name", DOT_OPERANDS)
 @pytest.mark.parametrize("lanes", [3, 4, 8, 16, 32])
 def test_parts_of_words_are_multiplied(lanes: int, name: Dot) -> None:
     """By one instruction where vectors have its width; else one by one."""
     rng = np.random.default_rng(3)
     x, y, z = (rng.integers(-(2**31), 2**31, lanes).astype("int32") for _ in range(3))
-    np.testing.assert_array_equal(run_native(dots(lanes, name), x, y, z)[0], added_up(x, y, z, *PARTS[name]))
+    np.testing.assert_array_equal(run_native(dots(lanes, name), x, y, z)[0], added_up(x, y, z, *DOT_OPERANDS[name]))
 
 
 def dots(lanes: int, name: str) -> Kernel:
@@ -255,7 +255,7 @@ def test_pairs_in_words_are_multiplied(cpu: str, lanes: int) -> None:
     x, y, z = (random_array((lanes,), "int32", seed) for seed in (3, 4, 5))
     x[:3], y[:3] = [-0x7FFF8000, 0x7FFF7FFF, -1], [-0x7FFF8000, 0x7FFF7FFF, 0x7FFF8000]
     np.testing.assert_array_equal(
-        run_native(dots(lanes, "dot2"), x, y, z, cpu=made)[0], added_up(x, y, z, *PARTS["dot2"])
+        run_native(dots(lanes, "dot2"), x, y, z, cpu=made)[0], added_up(x, y, z, *DOT_OPERANDS["dot2"])
     )
     by_pairs = "pmadd" in emit(dots(lanes, "dot2"), machine_model(made))
     assert by_pairs == (lanes in (4, 8, 16) and 4 * lanes <= made.vector_bytes and cpu != "sandybridge")
@@ -272,7 +272,7 @@ def test_bytes_in_words_are_multiplied_without_an_instruction_for_it(cpu: str, n
         x, y, z = (random_array((lanes,), "int32", seed) for seed in (3, 4, 5))
         x[:3], y[:3] = [-1, 0x7F7F7F7F, -0x7F7F7F80], [-0x7F7F7F80, 0x7F7F7F7F, -0x7F7F7F80]
         kernel = elementwise(lanes, ["int32"] * 3, "int32", lambda a, b, c, m=mask: intrin(name, a & m, b, c))
-        expected = added_up(x & np.int32(mask), y, z, *PARTS[name])
+        expected = added_up(x & np.int32(mask), y, z, *DOT_OPERANDS[name])
         np.testing.assert_array_equal(run_native(kernel, x, y, z, cpu=made)[0], expected)
         small = "pmadd" in (text := emit(kernel, machine_model(made))) and "ub" in text
         narrow = lanes in (4, 8, 16) and 4 * lanes <= made.vector_bytes
@@ -295,7 +295,7 @@ def test_many_products_of_small_bytes_in_a_sum_are_exact(mask: int, other: int, 
             total = intrin("dot4", Binary("shr", a, const(at % 2, "int32")) & mask, b, total)
         return total
 
-    expected = z + 50 * (added_up(x & np.int32(mask), y, np.zeros(8, "int32"), *PARTS["dot4"]))
+    expected = z + 50 * (added_up(x & np.int32(mask), y, np.zeros(8, "int32"), *DOT_OPERANDS["dot4"]))
     found = run_native(elementwise(8, ["int32"] * 3, "int32", chain), x, y, z, cpu=made)[0]
     np.testing.assert_array_equal(found, expected.astype("int32"))
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.layout import Layout
-from minitvm.ir.loop import PARTS
+from minitvm.ir.loop import DOT_OPERANDS
 from minitvm.ir.ops.nn_winograd import Transforms
 from minitvm.ir.ops.qnn_blocks import panels, panels_of_words
 from operator_cases.accuracy import BITS, Accuracy
@@ -116,7 +116,7 @@ def few_bits_operands(
 
 def _parts(name: str, draw: Draw) -> dict[str, Any]:
     """What words hold."""
-    return {"product": draw.choice(list(PARTS))} if name.startswith("qnn.") else {}
+    return {"product": draw.choice(list(DOT_OPERANDS))} if name.startswith("qnn.") else {}
 
 
 @generator("nn.matmul")

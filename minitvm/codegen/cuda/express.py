@@ -13,7 +13,7 @@ from minitvm.errors import CompilerError
 from minitvm.ir.dtypes import bits_of, is_float
 from minitvm.ir.loop import (
     COMPARISONS,
-    PARTS,
+    DOT_OPERANDS,
     Binary,
     Buffer,
     Cast,
@@ -293,7 +293,7 @@ class Writer:
             return f"-{self.operand(first)}", 0
         if name in ("bitcast_int", "bitcast_float"):
             return self._bitcast(name, dtype, self.text(first))
-        if name in PARTS:
+        if name in DOT_OPERANDS:
             return self.call(name, *map(self.text, args))
         return _called(spell.INTRINSIC[name], dtype, *map(self.text, args))
 

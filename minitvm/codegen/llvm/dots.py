@@ -3,7 +3,7 @@
 from minitvm.codegen.llvm.arith import aligned, is_unsigned, literal, plain, type_text, typed
 from minitvm.codegen.llvm.writer import Val, Writer
 from minitvm.ir.dtypes import bits_of
-from minitvm.ir.loop import PARTS, Binary, Const, Dot, LoopExpr
+from minitvm.ir.loop import DOT_OPERANDS, Binary, Const, Dot, LoopExpr
 
 _DOTS: dict[tuple[str, Dot], dict[int, str]] = {
     ("x86", "dot4"): {4: "avx512.vpdpbusd.128", 8: "avx512.vpdpbusd.256", 16: "avx512.vpdpbusd.512"},
@@ -46,11 +46,11 @@ def most_of(word: LoopExpr) -> int:
 
 def _part_by_part(w: Writer, name: Dot, a: Val, b: Val, total: Val) -> Val:
     """Each shifted to the word's end."""
-    bits = bits_of(PARTS[name][0])
+    bits = bits_of(DOT_OPERANDS[name][0])
     for up in range(0, 32, bits):
         apart = (plain(w, "shl", x, literal(up, "int32", a.lanes)) for x in (a, b))
         down = literal(32 - bits, "int32", a.lanes)
-        signs = ("lshr" if is_unsigned(part) else "ashr" for part in PARTS[name])
+        signs = ("lshr" if is_unsigned(part) else "ashr" for part in DOT_OPERANDS[name])
         first, second = (plain(w, shift, x, down) for shift, x in zip(signs, apart, strict=True))
         total = plain(w, "add", total, plain(w, "mul", first, second))
     return total
@@ -60,7 +60,7 @@ def _by_pairs(w: Writer, name: Dot, a: Val, b: Val, total: Val) -> Val:
     """Bytes as pairs of 16 bits: those of even number, then the others."""
     half, pairs = literal(8, "int16", 2 * a.lanes), f"<{2 * a.lanes} x i16>"
     halves = [Val(w.pure(f"bitcast {typed(x)} to {pairs}"), "int16", 2 * a.lanes) for x in (a, b)]
-    down = ["lshr" if is_unsigned(part) else "ashr" for part in PARTS[name]]
+    down = ["lshr" if is_unsigned(part) else "ashr" for part in DOT_OPERANDS[name]]
     even = [plain(w, shift, plain(w, "shl", x, half), half) for x, shift in zip(halves, down, strict=True)]
     odd = [plain(w, shift, x, half) for x, shift in zip(halves, down, strict=True)]
     kind = type_text("int32", a.lanes)
@@ -110,7 +110,7 @@ def _long_dot(w: Writer, multiply: str, add: str, a: Val, b: Val, total: Val) ->
 
 
 def _instruction(w: Writer, symbol: str, name: Dot, a: Val, b: Val, total: Val) -> Val:
-    bits = bits_of(PARTS[name][0])
+    bits = bits_of(DOT_OPERANDS[name][0])
     words, parts = type_text("int32", a.lanes), f"<{32 // bits * a.lanes} x i{bits}>"
     sums = [] if name == "dot2" else [total]
     w.declare(symbol, f"declare {words} {symbol}({', '.join([words] * len(sums) + [parts] * 2)})")

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from minitvm.ir.dims import Dim, number
 from minitvm.ir.types import TensorType
 from minitvm.runtime.graph import Artifact, Entry, Graph, Plan, Segment, segments, steps_of, stop_slot, workspace_slots
-from minitvm.runtime.places import lives, owners
+from minitvm.runtime.places import liveness, owners
 from minitvm.target import SHARING, spinning_text
 
 
@@ -81,7 +81,7 @@ def _unplanned(graph: Graph) -> Places:
     one = TensorType((1,))
     known = (n.with_types(tuple(one if isinstance(t, TensorType) else t for t in n.types)) for n in graph.nodes)
     known_graph = Graph(tuple(known), graph.heads)
-    owner, spans = owners(known_graph), lives(known_graph)
+    owner, spans = owners(known_graph), liveness(known_graph)
     makers = graph.makers
 
     def places(entries: Iterable[Entry]) -> list[Life]:

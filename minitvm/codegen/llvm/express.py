@@ -8,7 +8,7 @@ from minitvm.codegen.llvm.arith import type_text
 from minitvm.codegen.llvm.writer import Context, Index, Lanes, Val, Value, exact
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
-    PARTS,
+    DOT_OPERANDS,
     Binary,
     Buffer,
     Cast,
@@ -105,7 +105,7 @@ def _node(c: Context, node: LoopExpr) -> Value:
             return c.symbolic(memory.same(c, *((e.buffer, place(c, e)) for e in (a, b))))
         case Intrin(name, args):
             operands = tuple(memory.in_register(c, c.frame.values[a]) for a in args)
-            if name in PARTS:
+            if name in DOT_OPERANDS:
                 first, second, total = operands
                 return c.symbolic(dots.dot(c.w, name, first, second, total, dots.most_of(args[0])))
             return c.symbolic(arith.intrinsic(c.w, name, operands))

@@ -289,8 +289,8 @@ def scan_batch(node: OnnxNode) -> list[Expr]:
     for row, length in enumerate(lengths):
         rows = [[emit("take", v, integer(row), axis=0) for v in values] for values in (states, given)]
         pieces = [emit("strided_slice", v, begin=(0,), end=(length,)) for v in rows[1]]
-        turned = [emit("reverse", p, axis=0) if b else p for p, b in zip(pieces, backwards, strict=True)]
-        last, stacked = _scan(node, rows[0], turned)
+        forwards = [emit("reverse", p, axis=0) if b else p for p, b in zip(pieces, backwards, strict=True)]
+        last, stacked = _scan(node, rows[0], forwards)
         padding = [[(0, steps - length), *((0, 0) for _ in range(rank(v) - 1))] for v in stacked]
         found.append([*last, *(emit("nn.pad", v, 0, pad_width=p) for v, p in zip(stacked, padding, strict=True))])
     return [emit("stack", list(rows), axis=0) for rows in zip(*found, strict=True)]

@@ -175,8 +175,8 @@ def _transposed_over_more(x: Expr, weight: Expr, window: Window, extra: tuple[in
     """A convolution of the image with its elements apart, by the weights back to front."""
     (inside, outside, *taps), groups, half = weight.shape, options["groups"], len(window.kernel)
     apart = reshaped(weight, [groups, inside // groups, outside, *taps], allowzero=True)
-    turned = emit("transpose", apart, axes=(0, 2, 1, *range(3, rank(apart))))
-    weight = reshaped(turned, [groups * outside, inside // groups, *taps], allowzero=True)
+    transposed = emit("transpose", apart, axes=(0, 2, 1, *range(3, rank(apart))))
+    weight = reshaped(transposed, [groups * outside, inside // groups, *taps], allowzero=True)
     for axis, stride in enumerate(window.strides, 2):
         weight, extent = emit("reverse", weight, axis=axis), x.shape[axis]
         spread = emit("expand_dims", x, axis=axis + 1)
@@ -230,9 +230,9 @@ class Pool:
         """The last three axes, then the others: of elements that are there, and of maxima, each axis has its own."""
         inner, outer, lead = *self._halves(), rank(x) - 5
         found = inner.of(kind, _as_channels(x, 2 + lead), **options)
-        turned = _turned(reshaped(found, [*x.shape[: 2 + lead], *found.shape[2:]]), lead)
-        rows = outer.of(kind, _as_channels(turned, 5), **options)
-        return _turned(reshaped(rows, [*turned.shape[:5], *rows.shape[2:]]), 3)
+        transposed = _transposed(reshaped(found, [*x.shape[: 2 + lead], *found.shape[2:]]), lead)
+        rows = outer.of(kind, _as_channels(transposed, 5), **options)
+        return _transposed(reshaped(rows, [*transposed.shape[:5], *rows.shape[2:]]), 3)
 
     def _halves(self) -> tuple[Pool, Pool]:
         lead = len(self.window.kernel) - 3
@@ -247,11 +247,11 @@ class Pool:
         inner, outer, lead = *self._halves(), rank(x) - 5
         flat, shape = _as_channels(x, 2 + lead), list(x.shape[: 2 + lead])
         found, at = inner.of("max", flat), inner.positions(flat)
-        found, at = (_turned(reshaped(each, [*shape, *each.shape[2:]]), lead) for each in (found, at))
+        found, at = (_transposed(reshaped(each, [*shape, *each.shape[2:]]), lead) for each in (found, at))
         rows = outer.positions(_as_channels(found, 5))
         at, places = (reshaped(each, [*rows.shape[:2], -1]) for each in (at, rows))
         total = places * math.prod(x.shape[2 + lead :]) + emit("gather", at, places, axis=2)
-        return _turned(reshaped(total, [*found.shape[:5], *rows.shape[2:]]), 3)
+        return _transposed(reshaped(total, [*found.shape[:5], *rows.shape[2:]]), 3)
 
 
 def _as_channels(x: Expr, axes: int) -> Expr:
@@ -259,7 +259,7 @@ def _as_channels(x: Expr, axes: int) -> Expr:
     return reshaped(x, [x.shape[0], math.prod(x.shape[1:axes]), *x.shape[axes:]])
 
 
-def _turned(x: Expr, lead: int) -> Expr:
+def _transposed(x: Expr, lead: int) -> Expr:
     """The first ``lead`` spatial axes behind the others."""
     return emit("transpose", x, axes=(0, 1, *range(2 + lead, rank(x)), *range(2, 2 + lead)))
 

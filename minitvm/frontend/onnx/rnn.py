@@ -53,7 +53,7 @@ class Lengths:
         step = integers(np.arange(-later, self.steps - later).reshape(-1, 1))
         return emit("expand_dims", emit("less", step, emit("expand_dims", cast(self.values, "int64"), axis=0)), axis=2)
 
-    def turned(self, x: Expr) -> Expr:
+    def reversed(self, x: Expr) -> Expr:
         """Each sequence of x: (steps, batch, ...) back to front, what lies behind it left in place."""
         return emit("reverse_sequence", x, self.values, seq_axis=0, batch_axis=1)
 
@@ -146,11 +146,11 @@ class Layer:
             return self.looped(step, states, xw, taken, reverse)
         if lengths is None:
             return emit_many(operator, xw, weight, *arguments, reverse=reverse, **options)
-        xw = lengths.turned(xw) if reverse else xw
+        xw = lengths.reversed(xw) if reverse else xw
         xw = lengths.held(xw, self.hidden) if kind == "LSTM" else xw
         y, _, *cells = emit_many(operator, xw, weight, *arguments, **options)
         masked = lengths.masked(y)
-        return [lengths.turned(masked) if reverse else masked, lengths.last(y), *map(lengths.some, cells)]
+        return [lengths.reversed(masked) if reverse else masked, lengths.last(y), *map(lengths.some, cells)]
 
     def looped(self, step: Step, states: list[Expr], xw: Expr, taken: list[Expr], reverse: bool) -> list[Expr]:
         """By a step of the layer's own.
@@ -171,10 +171,10 @@ class Layer:
             kept = [emit("where", inside, new, old) for new, old in zip(after, before, strict=True)]
             return kept, emit("where", inside, y, 0)
 
-        xw = lengths.turned(xw) if reverse else xw
+        xw = lengths.reversed(xw) if reverse else xw
         flags = [cast(lengths.inside(later), xw.dtype) for later in (0, 1)]
         last, y = recurrence(held, states, emit("concatenate", [xw, *flags], axis=2), taken)
-        return [lengths.turned(y) if reverse else y, *map(lengths.some, last)]
+        return [lengths.reversed(y) if reverse else y, *map(lengths.some, last)]
 
 
 # --- one step of layers of which ``nn.lstm`` and its like know nothing ------------------------------------------

@@ -18,7 +18,7 @@ from minitvm.ir.dims import Atom, Dim, SymbolicDim
 from minitvm.ir.dtypes import SHORT, is_float
 
 Dot: TypeAlias = Literal["dot4", "sdot4", "udot4", "dot2"]
-PARTS: dict[Dot, tuple[str, str]] = {
+DOT_OPERANDS: dict[Dot, tuple[str, str]] = {
     "dot4": ("uint8", "int8"),
     "sdot4": ("int8", "int8"),
     "udot4": ("uint8", "uint8"),
@@ -35,7 +35,7 @@ INTRINSICS: dict[str, int] = {
     "unlikely": 1,  # of bool: the condition itself, which hardly ever holds
     "same_memory": 2,  # of two elements, which are not read: whether they lie at one address
     "ldexp": 2,  # of float32 and int32, of which the second is a power of two: for legalization
-    **dict.fromkeys(PARTS, 3),  # of int32: the parts of the first word by those of the second, added to the third
+    **dict.fromkeys(DOT_OPERANDS, 3),  # of int32: parts of the first word by those of the second, plus the third
     "bitcast_int": 1, "bitcast_float": 1,  # float32 <-> int32, float64 <-> int64, float16 <-> int16: for legalization
 }  # fmt: skip
 """Scalar functions and their arity.  ``isnan``, ``isinf`` and ``same_memory`` return bool, all others the dtype of the
@@ -43,7 +43,7 @@ operand."""
 
 CHEAP = frozenset(
     ("neg", "abs", "not", "sign", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "isnan", "isinf", "fma")
-    + ("bitcast_int", "bitcast_float", "unlikely", *PARTS)
+    + ("bitcast_int", "bitcast_float", "unlikely", *DOT_OPERANDS)
 )
 """Those that cost about as much as reading their result from memory; the others are computed once if they can be."""
 

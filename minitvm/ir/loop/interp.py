@@ -236,9 +236,9 @@ class _Running(Lanes):
         elements = (Load(row.buffer, (*row.index[:-1], row.index[-1] + n)) for n in range(8))
         loaded = [np.broadcast_to(self._load(e, e.buffer, e.index), self.count).view("uint16") for e in elements]
         matrices = np.stack(loaded, axis=-1)[warps].reshape(-1, 4, 8, 8)
-        turned = matrices.swapaxes(2, 3) if stmt.transposed else matrices
+        swapped = matrices.swapaxes(2, 3) if stmt.transposed else matrices
         for number in range(stmt.count):
-            low, high = (turned[:, number, _G, 2 * _T + n].astype("uint32") for n in (0, 1))
+            low, high = (swapped[:, number, _G, 2 * _T + n].astype("uint32") for n in (0, 1))
             place = Load(stmt.to, (*stmt.at, Const(number)))
             self._store(place, stmt.to, place.index, (low | high << 16).ravel())
 

@@ -11,7 +11,7 @@ from functools import partial
 import numpy as np
 
 from minitvm.ir.dtypes import STORED, register
-from minitvm.ir.loop.expr import PARTS, Binary, Cast, Const, Intrin, LoopExpr, Select, wrapped
+from minitvm.ir.loop.expr import DOT_OPERANDS, Binary, Cast, Const, Intrin, LoopExpr, Select, wrapped
 
 Array = np.ndarray
 
@@ -191,7 +191,7 @@ INTRIN: dict[str, Callable[..., Array]] = {
     "erf": _erf,
     "sigmoid": _sigmoid,
     "fma": lambda a, b, c: (a.astype(np.float64) * b + c).astype(a.dtype) if a.dtype != np.float64 else a * b + c,
-    **{name: partial(_dot, *parts) for name, parts in PARTS.items()},
+    **{name: partial(_dot, *parts) for name, parts in DOT_OPERANDS.items()},
     "ldexp": np.ldexp,
     "bitcast_int": lambda x: x.view(_BITS[x.dtype.itemsize][0]),
     "bitcast_float": lambda x: x.view(_BITS[x.dtype.itemsize][1]),

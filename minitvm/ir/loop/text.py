@@ -183,8 +183,8 @@ class _Printer:
                 factors = f"({', '.join(left)}) x ({', '.join(right)})"
                 yield f"{pad}mma{_of_kind(kind)} {self.buffer(sums)}[{', '.join(where)}] += {factors}"
             case Ldmatrix(to, _, _, transposed):
-                turned = " transposed" if transposed else ""
-                yield f"{pad}matrices{turned} {self.buffer(to)}[{', '.join(texts[:-1])}] = {texts[-1]}"
+                suffix = " transposed" if transposed else ""
+                yield f"{pad}matrices{suffix} {self.buffer(to)}[{', '.join(texts[:-1])}] = {texts[-1]}"
             case Seq(stmts):
                 if not stmts:
                     yield f"{pad}pass"

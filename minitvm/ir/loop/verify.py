@@ -14,8 +14,8 @@ from minitvm.errors import CompilerError
 from minitvm.ir.dtypes import STORED
 from minitvm.ir.loop import (
     BINARY_OPS,
+    DOT_OPERANDS,
     INTRINSICS,
-    PARTS,
     Alloc,
     Barrier,
     Binary,
@@ -259,7 +259,7 @@ class _Verifier:
                     return None if all(isinstance(a, Load) for a in args) else "same_memory is of two elements"
                 if args[0].dtype in STORED:
                     return f"{name} of {args[0].dtype}, which is only stored,"
-                if name in PARTS and args[0].dtype != "int32":
+                if name in DOT_OPERANDS and args[0].dtype != "int32":
                     return f"words are int32, not {args[0].dtype},"
                 if name == "ldexp":
                     return None if [a.dtype for a in args] == ["float32", "int32"] else "operands of other dtypes"

@@ -184,24 +184,24 @@ class Resize2d(Op, name="image.resize2d", fusion=Fusion.INJECTIVE, takes_stored=
 
     def compute(self, data: Buffer) -> Stage:
         layout = Layout(self.layout)
-        spots = [layout.index("H"), layout.index("W")]
-        mode, extents = self.coordinate_transformation_mode, [data.shape[at] for at in spots]
+        axes = [layout.index("H"), layout.index("W")]
+        mode, extents = self.coordinate_transformation_mode, [data.shape[at] for at in axes]
         lines = [line_of(mode, self.size[d], n, self._scale(d, n)) for d, n in enumerate(extents)]
         shape = self.infer(TensorType(data.shape, data.dtype)).extents
 
         def pixel(index: Sequence[LoopExpr], where: Sequence[LoopExpr]) -> LoopExpr:
-            kept = [minimum(maximum(i, 0), data.shape[at] - 1) for i, at in zip(where, spots, strict=True)]
-            position = dict(zip(spots, kept, strict=True))
+            kept = [minimum(maximum(i, 0), data.shape[at] - 1) for i, at in zip(where, axes, strict=True)]
+            position = dict(zip(axes, kept, strict=True))
             return data[tuple(position.get(d, i) for d, i in enumerate(index))]
 
         def nearest(*index: LoopExpr) -> LoopExpr:
-            at = zip(lines, spots, strict=True)
+            at = zip(lines, axes, strict=True)
             return pixel(index, [line.rounded(index[d], self._rounding) for line, d in at])
 
         if self.method == "nearest_neighbor":
             return compute(shape, nearest)
-        rows = replace(self._between(data, lines[0], spots[0], self.size[0]), kept=True)
-        result = self._between(rows, lines[1], spots[1], self.size[1])
+        rows = replace(self._between(data, lines[0], axes[0], self.size[0]), kept=True)
+        result = self._between(rows, lines[1], axes[1], self.size[1])
         return compute(shape, lambda *index: result[index].astype(data.dtype))
 
     def _between(self, data: Buffer, line: Line, at: int, size: int) -> Stage:

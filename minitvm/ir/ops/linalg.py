@@ -47,8 +47,8 @@ class Det(Op, name="linalg.det", fusion=Fusion.OPAQUE):
                 return seq(ratio, each)
 
             below = extent - 1 - k
-            turned = seq(loop(extent, swap, name="j"), store(product, [0], intrin("neg", product[0])))
-            pivot = seq(store(best, [0], k), loop(below, look, name="i"), If(best[0].not_equal(k), turned))
+            exchanged = seq(loop(extent, swap, name="j"), store(product, [0], intrin("neg", product[0])))
+            pivot = seq(store(best, [0], k), loop(below, look, name="i"), If(best[0].not_equal(k), exchanged))
             used = store(product, [0], product[0] * work[k, k])
             rest = If(work[k, k].not_equal(const(0, wide)), loop(below, eliminate, name="i"))
             return seq(pivot, used, rest)

@@ -104,8 +104,8 @@ class ConvTranspose(FilterBank):
             conditions += inside(where[axis], data.shape[image.index(axis)])
             if self.strides[d] > 1:
                 conditions.append((scaled % self.strides[d]).equal(0))
-        spot = {"I": channel, "O": at["C"] % filters if self.groups > 1 else at["C"]}
-        factor = weight[kernel.place({**spot, **dict(zip(self.spatial, taps, strict=True))})]
+        position = {"I": channel, "O": at["C"] % filters if self.groups > 1 else at["C"]}
+        factor = weight[kernel.place({**position, **dict(zip(self.spatial, taps, strict=True))})]
         pixel = select(all_of(conditions), data[image.place(where)], 0)
         return pixel.astype(accumulator(dtype)) * factor.astype(accumulator(dtype))
 

@@ -82,14 +82,16 @@ def _moments(data: Buffer, axes: Sequence[int]) -> tuple[Stage, Stage]:
     wide = accumulator(data.dtype)
     count = math.prod(data.shape[d] for d in axes)
     known = isinstance(count, int)
-    share = const(1 / max(1, count), wide) if known else binary("div", const(1, wide), as_index(count).astype(wide))
+    reciprocal = (
+        const(1 / max(1, count), wide) if known else binary("div", const(1, wide), as_index(count).astype(wide))
+    )
 
     def square(i: Index, _: Index) -> LoopExpr:
         centred = data[i].astype(wide) - mean[place(i, axes)]
         return centred * centred
 
     def averaged(total: LoopExpr, _: Index) -> LoopExpr:
-        return total * share
+        return total * reciprocal
 
     mean = reduced(data.shape, axes, sum_over, lambda i, _: data[i].astype(wide), averaged, name="mean")
     return mean, reduced(data.shape, axes, sum_over, square, averaged, name="variance")
@@ -293,17 +295,19 @@ class SoftmaxBase(Axiswise, fusion=Fusion.OUT_ELEMWISE_FUSABLE, kinds="f", argum
         return np.asarray(wide - wide.max(axis=self.axis, keepdims=True, initial=-np.inf))
 
     def _stages(self, data: Buffer) -> tuple[Stage, Stage, Stage]:
-        """data less the axis' maximum, exp of that, and the sum of that (its axis removed), in single at least.
+        """Data less the axis' maximum, exp of that, and the sum of that (its axis removed), in single at least.
 
         NaN goes its way by exp and the sum, so the maximum need not see it.  That no argument of exp is above 0 is said
         to those who compute it.
         """
         axes, wide = (self.axis % len(data.shape),), accumulator(data.dtype)
-        top = reduced(data.shape, axes, largest_over, lambda i, _: data[i].astype(wide), keepdims=False, name="top")
-        shifted = compute(data.shape, lambda *i: data[i].astype(wide) - top[place(i, axes, False)], name="shifted")
-        powers = compute(data.shape, lambda *i: intrin("exp", minimum(shifted[i], 0.0)), name="powers")
-        total = reduced(data.shape, axes, sum_over, lambda i, _: powers[i], keepdims=False, name="total")
-        return shifted, powers, total
+        row_max = reduced(
+            data.shape, axes, largest_over, lambda i, _: data[i].astype(wide), keepdims=False, name="row_max"
+        )
+        shifted = compute(data.shape, lambda *i: data[i].astype(wide) - row_max[place(i, axes, False)], name="shifted")
+        exponentials = compute(data.shape, lambda *i: intrin("exp", minimum(shifted[i], 0.0)), name="exponentials")
+        row_sum = reduced(data.shape, axes, sum_over, lambda i, _: exponentials[i], keepdims=False, name="row_sum")
+        return shifted, exponentials, row_sum
 
     def relayout(self, site: Site) -> Placement | Declined:
         return along_axis(site, self.axis, "it runs over")
@@ -313,13 +317,13 @@ class Softmax(SoftmaxBase, name="nn.softmax"):
     """exp(data) over its sum along ``axis``.  data: (...) floats -> (...)."""
 
     def reference(self, data: np.ndarray) -> np.ndarray:
-        powers = np.exp(self._wide(data))
-        return np.asarray((powers / powers.sum(axis=self.axis, keepdims=True)).astype(data.dtype))
+        exponentials = np.exp(self._wide(data))
+        return np.asarray((exponentials / exponentials.sum(axis=self.axis, keepdims=True)).astype(data.dtype))
 
     def compute(self, data: Buffer) -> Stage:
-        axes, (_, powers, total) = (self.axis % len(data.shape),), self._stages(data)
-        share = compute(total.shape, lambda *i: const(1, total.dtype) / total[i], name="share")
-        return compute(data.shape, lambda *i: (powers[i] * share[place(i, axes, False)]).astype(data.dtype))
+        axes, (_, exponentials, row_sum) = (self.axis % len(data.shape),), self._stages(data)
+        reciprocal = compute(row_sum.shape, lambda *i: const(1, row_sum.dtype) / row_sum[i], name="reciprocal")
+        return compute(data.shape, lambda *i: (exponentials[i] * reciprocal[place(i, axes, False)]).astype(data.dtype))
 
 
 class LogSoftmax(SoftmaxBase, name="nn.log_softmax"):
@@ -330,6 +334,6 @@ class LogSoftmax(SoftmaxBase, name="nn.log_softmax"):
         return np.asarray((shifted - np.log(np.exp(shifted).sum(axis=self.axis, keepdims=True))).astype(data.dtype))
 
     def compute(self, data: Buffer) -> Stage:
-        axes, (shifted, _, total) = (self.axis % len(data.shape),), self._stages(data)
-        logs = compute(total.shape, lambda *i: intrin("log", total[i]), name="logs")
+        axes, (shifted, _, row_sum) = (self.axis % len(data.shape),), self._stages(data)
+        logs = compute(row_sum.shape, lambda *i: intrin("log", row_sum[i]), name="logs")
         return compute(data.shape, lambda *i: (shifted[i] - logs[place(i, axes, False)]).astype(data.dtype))

@@ -1,7 +1,7 @@
 """Products of words: four bytes (the VNNI layout) or two int16, as a machine multiplies and adds them.  Integer layers
 become these.
 
-What words hold is the function's that multiplies them (:data:`minitvm.ir.loop.PARTS`).
+What words hold is the function's that multiplies them (:data:`minitvm.ir.loop.DOT_OPERANDS`).
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from minitvm.ir.dims import differ
 from minitvm.ir.dtypes import bits_of
 from minitvm.ir.layout import Layout
-from minitvm.ir.loop import PARTS, Binary, Buffer, Dot, LoopExpr, Stage, const, intrin
+from minitvm.ir.loop import DOT_OPERANDS, Binary, Buffer, Dot, LoopExpr, Stage, const, intrin
 from minitvm.ir.op import Fusion, Op, compute, sum_over
 from minitvm.ir.ops.nn_conv import Conv2dNCHWc
 from minitvm.ir.ops.nn_dense import DensePack
@@ -74,11 +74,11 @@ class _OverWords(Op):
         return as_tensor(super().infer(data, weight))
 
     def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
-        return parts_of(PARTS[self.product][0]) * super().flops(args, results)
+        return parts_of(DOT_OPERANDS[self.product][0]) * super().flops(args, results)
 
     def apart(self, data: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The parts along axis 1, in float64, which holds every sum of them."""
-        pairs = zip((data, weight), PARTS[self.product], strict=True)
+        pairs = zip((data, weight), DOT_OPERANDS[self.product], strict=True)
         x, w = (taken_apart(words, dtype, 1).astype("float64") for words, dtype in pairs)
         return x, w
 

@@ -325,7 +325,7 @@ def _in_their_bytes(bits: int) -> tuple[np.ndarray, np.ndarray]:
 def _codes_of(words: np.ndarray, bits: int) -> np.ndarray:
     """The other way: (panels, n, 16) -> (panels * 16, n * 32 / bits) uint8."""
     count, depth, _ = words.shape
-    turned = np.ascontiguousarray(words.transpose(0, 2, 1))
-    apart = turned[..., None].view("uint8").reshape(count * PANEL, depth, 1, BYTES)
+    transposed = np.ascontiguousarray(words.transpose(0, 2, 1))
+    apart = transposed[..., None].view("uint8").reshape(count * PANEL, depth, 1, BYTES)
     parts = apart >> np.arange(0, 8, bits, dtype="uint8")[:, None] & (2**bits - 1)
     return np.asarray(parts.reshape(count * PANEL, depth * BYTES * 8 // bits))

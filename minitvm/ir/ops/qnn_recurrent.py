@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minitvm.ir.loop import PARTS, Dot
+from minitvm.ir.loop import DOT_OPERANDS, Dot
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind, shapes_differ
 from minitvm.ir.ops.nn_recurrent import peeped, sigmoid
@@ -94,7 +94,7 @@ class QuantizedLstm(Op, name="qnn.lstm", fusion=Fusion.OPAQUE, lowered_by_templa
         c0: np.ndarray,
         peephole: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        assert PARTS[self.product] == ("uint8", "int8")
+        assert DOT_OPERANDS[self.product] == ("uint8", "int8")
         h, c, hidden = h0.copy(), c0.copy(), h0.shape[1]
         y = np.empty((*xw.shape[:2], hidden), xw.dtype)
         weight = _bytes_of(recurrent_weight)[:hidden, : 4 * hidden].astype("int64")

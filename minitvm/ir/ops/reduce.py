@@ -88,14 +88,14 @@ class Reduction(Op, fusion=Fusion.COMM_REDUCE):
         if not isinstance(site.carries[0], Move):
             return Declined("its first argument has not moved")
         move, rank = site.data, site.type(0).rank
-        wishes = (move, *(beside(site.type(i), move) for i in range(1, len(site.carries))))
+        arguments = (move, *(beside(site.type(i), move) for i in range(1, len(site.carries))))
         letters = "".join(move.axis(d) for d in self.axes(rank))
         build = calling(self.with_attributes(axis=move.places(letters), exclude=False))
         if len(letters) == rank:
-            return Placement(wishes, None, build) if not self.keepdims else Declined("nothing but ones is left")
+            return Placement(arguments, None, build) if not self.keepdims else Declined("nothing but ones is left")
         if self.keepdims:
-            return Placement(wishes, Move(move.old, with_ones(move.new, letters)), build)
-        return Placement(wishes, move.without(letters), build)
+            return Placement(arguments, Move(move.old, with_ones(move.new, letters)), build)
+        return Placement(arguments, move.without(letters), build)
 
 
 class Total(Reduction):

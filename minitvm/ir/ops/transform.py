@@ -182,8 +182,8 @@ class Transpose(Op, name="transpose", fusion=Fusion.INJECTIVE, affine=True):
         return data.with_shape(tuple(data.shape[a] for a in self.order(data.rank)))
 
     def reference(self, data: np.ndarray) -> np.ndarray:
-        turned: np.ndarray = data.transpose(self.axes)
-        return turned
+        transposed: np.ndarray = data.transpose(self.axes)
+        return transposed
 
     def compute(self, data: Buffer) -> Stage:
         order = self.order(len(data.shape))
