@@ -34,8 +34,6 @@ from minitvm.ir.dims import Dim, Fact, facts_of
 from minitvm.ir.expr import Call, Function, Module, Var, describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.ops._shape import Windowed
-from minitvm.ir.ops.control import Fail, If, Loop
-from minitvm.ir.ops.foreign import ForeignRandom
 from minitvm.ir.ops.image import Resize2d, Upsampling
 from minitvm.ir.ops.stage import Stage
 from minitvm.ir.types import TensorType, symbols
@@ -174,7 +172,7 @@ def require_symbolic(function: Function, backend: Backend) -> None:
     for call in calls(function.body):
         for body in held_functions(call).values():
             require_symbolic(body, backend)
-        if isinstance(call.op, (Fail, ForeignRandom, If, Loop, Stage)):
+        if isinstance(call.op, Op) and call.op.hosted:
             continue
         if symbols(call.type, *(arg.type for arg in call.args)) and isinstance(call.op, Op):
             if backend.schedules == "llvm" and slides_over_tiles(call):

@@ -14,7 +14,6 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from minitvm.ir.expr import Tuple as TupleExpr
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import OutOfRange
-from minitvm.ir.ops.foreign import ForeignRandom
 from minitvm.ir.types import Span, TensorType, TupleType, Type, closed, flatten, is_numeric, leaves, nest, tensor_fields
 from minitvm.ir.visitor import calls, post_order, sizes_of
 from minitvm.runtime.control import is_native
@@ -283,7 +282,7 @@ def _reason(function: Function) -> str:
         return "control flow that depends on data; its branches are compiled"
     if not all(map(is_numeric, types)):
         return "values that only Python holds"
-    if any(isinstance(call.op, ForeignRandom) for call in calls(function.body)):
+    if any(isinstance(call.op, Op) and call.op.draws for call in calls(function.body)):
         return DRAWS
     if not all(t.is_static for t in types):
         return "a shape that is known only when the model runs"

@@ -85,6 +85,10 @@ class Op(_Frozen):
     fusion: ClassVar[Fusion]
     stateful: ClassVar[bool] = False
     """True where two calls with equal arguments may differ (random numbers): never folded or merged."""
+    hosted: ClassVar[bool] = False
+    """True where nobody asks for a kernel: control flow, what another library computes."""
+    draws: ClassVar[bool] = False
+    """True where such an operator draws numbers at random."""
     lowered_by_template: ClassVar[bool] = False
     """True where an operator without ``compute`` becomes a kernel all the same, by a template."""
     commutative: ClassVar[bool] = False

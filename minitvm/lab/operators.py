@@ -32,7 +32,7 @@ def page() -> str:
     families: dict[str, list[type[Op]]] = {}
     for op in OPS.values():
         if op.__module__.startswith("minitvm.ir.ops."):
-            families.setdefault(op.__module__.removeprefix("minitvm.ir.ops."), []).append(op)
+            families.setdefault(op.__module__.rpartition(".")[2], []).append(op)
     count = sum(map(len, families.values()))
     text = [HEAD, f"{count} operators in {len(families)} families.", ""]
     for family, ops in sorted(families.items()):

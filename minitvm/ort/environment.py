@@ -99,7 +99,7 @@ def set_seed(seed: int) -> None:
     """The seed of operators that draw random numbers and have none in the model."""
     if isinstance(seed, bool) or not hasattr(seed, "__index__"):
         raise OptionTypeError(f"the seed is {seed!r}, not a whole number")
-    from minitvm.frontend.onnx.foreign import seed_chance  # onnx comes with it
+    from minitvm.frontend.onnx.more.foreign import seed_chance  # onnx comes with it
 
     seed_chance(int(seed))
 

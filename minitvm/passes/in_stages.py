@@ -15,7 +15,7 @@ import numpy as np
 from minitvm.ir.dims import SymbolicDim, Undecided, facts, symbol, symbols_of
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Op
-from minitvm.ir.ops.selection import Prefix
+from minitvm.ir.ops.more.selection import Prefix
 from minitvm.ir.ops.stage import Stage
 from minitvm.ir.ops.tensor import Extent
 from minitvm.ir.types import TensorType, leaves, symbols

@@ -14,8 +14,8 @@ from minitvm.ir import builder as ir
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Intrin, Kernel, walk_exprs, walk_stmts
 from minitvm.ir.loop.interp import run_kernel
-from minitvm.ir.ops.qnn_blocks import DenseBlocks as Op
-from minitvm.ir.ops.qnn_blocks import QuantizeBlocks, panels, panels_of_words
+from minitvm.ir.ops.more.qnn_blocks import DenseBlocks as Op
+from minitvm.ir.ops.more.qnn_blocks import QuantizeBlocks, panels, panels_of_words
 from minitvm.target import MachineModel
 
 MACHINES = {

@@ -19,9 +19,9 @@ from minitvm import InferenceSession
 from minitvm.driver.program import HostCallWarning
 from minitvm.errors import CompilerError, FrontendError, InputError, MiniTVMError
 from minitvm.frontend import from_onnx
-from minitvm.frontend.onnx import late
-from minitvm.frontend.onnx.foreign import evaluator
-from minitvm.ir.ops.foreign import Foreign
+from minitvm.frontend.onnx.more import late
+from minitvm.frontend.onnx.more.foreign import evaluator
+from minitvm.ir.ops.more.foreign import Foreign
 from minitvm.ir.visitor import calls
 from minitvm.runtime.executor import GraphModule
 
@@ -174,7 +174,7 @@ def test_a_saved_library_has_them(tmp_path: pathlib.Path) -> None:
 
 
 def test_without_the_onnx_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    from minitvm.ir.ops import foreign
+    from minitvm.ir.ops.more import foreign
 
     made = session(WHOLE)
     foreign._evaluator.cache_clear()

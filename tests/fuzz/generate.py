@@ -10,8 +10,8 @@ import numpy as np
 import onnx
 
 from minitvm.frontend.onnx.functions import has_definition
+from minitvm.frontend.onnx.more.sequence import BUILT
 from minitvm.frontend.onnx.registry import builder_for, supported_operators
-from minitvm.frontend.onnx.sequence import BUILT
 from tests.fuzz import control, layers, movement, quantized, rows, tail  # noqa: F401  (register the generators)
 from tests.fuzz.case import Arrays, Case, Config, Value, operator_name
 from tests.fuzz.draw import ELEMENTS, GENERATORS, SIZES, Draw, Reject

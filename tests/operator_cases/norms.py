@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.ir.ops.qnn_recurrent import words_of
+from minitvm.ir.ops.more.qnn_recurrent import words_of
 from operator_cases.accuracy import EXACT, Accuracy
 from operator_cases.case import Case, case, generator
 from operator_cases.draw import Draw

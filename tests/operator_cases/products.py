@@ -11,8 +11,8 @@ import numpy as np
 
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import DOT_OPERANDS
+from minitvm.ir.ops.more.qnn_blocks import panels, panels_of_words
 from minitvm.ir.ops.nn_winograd import Transforms
-from minitvm.ir.ops.qnn_blocks import panels, panels_of_words
 from operator_cases.accuracy import BITS, Accuracy
 from operator_cases.case import Case, case, generator, summed
 from operator_cases.draw import Draw

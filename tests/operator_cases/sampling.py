@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from minitvm.ir.ops.sampling import PADDINGS
+from minitvm.ir.ops.more.sampling import PADDINGS
 from operator_cases.accuracy import Accuracy
 from operator_cases.case import Case, case, generator, summed
 from operator_cases.draw import Draw

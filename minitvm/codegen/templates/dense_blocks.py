@@ -26,8 +26,8 @@ from minitvm.codegen.templates.tile import (
 )
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Binary, Buffer, Load, LoopExpr, LoopKind, Stmt, Store, const, intrin, loop, seq
-from minitvm.ir.ops.qnn_blocks import PANEL
-from minitvm.ir.ops.qnn_blocks import DenseBlocks as Op
+from minitvm.ir.ops.more.qnn_blocks import PANEL
+from minitvm.ir.ops.more.qnn_blocks import DenseBlocks as Op
 
 _MOST_ROWS, _MOST_VECTORS = 8, 4
 _UNPACKING = 1.5  # multiply-adds that a vector of bytes takes the time of

@@ -30,7 +30,7 @@ from minitvm.ir.loop import (
     select,
     seq,
 )
-from minitvm.ir.ops.qnn_recurrent import BLOCK, PARTS_OF_WORD
+from minitvm.ir.ops.more.qnn_recurrent import BLOCK, PARTS_OF_WORD
 
 _TYPICAL_STEPS = 32
 """What an open number of steps is taken for."""

@@ -29,7 +29,7 @@ from minitvm.frontend.onnx.check import (
     opsets_of,
     ordered_nodes,
 )
-from minitvm.frontend.onnx.foreign import built, foreign, is_foreign, known_to_onnx
+from minitvm.frontend.onnx.elsewhere import built, foreign, is_for_python, is_foreign, known_to_onnx
 from minitvm.frontend.onnx.functions import definition_of, has_definition
 from minitvm.frontend.onnx.inputs import input_variable
 from minitvm.frontend.onnx.local_functions import LocalFunction, LocalFunctions, call_attributes
@@ -46,7 +46,6 @@ from minitvm.frontend.onnx.node import OnnxNode, label_of, normal_domain, place_
 from minitvm.frontend.onnx.old_opsets import OLDEST_OPSET, is_old, modern
 from minitvm.frontend.onnx.registry import Builder, Outputs, builder_for
 from minitvm.frontend.onnx.scope import Scope
-from minitvm.frontend.onnx.sequence import is_for_python
 from minitvm.frontend.onnx.settled import tell_settled
 from minitvm.frontend.onnx.stored import with_float32
 from minitvm.frontend.onnx.tensor import text

@@ -4,24 +4,12 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.frontend.onnx.foreign import foreign
-from minitvm.frontend.onnx.node import OnnxNode, dims, emit, emit_many, normalize_axis, prefix, rank, scalar
-from minitvm.frontend.onnx.registry import Outputs, formulas, onnx_op
+from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, rank, scalar
+from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers, known_product
-from minitvm.ir.dims import (
-    Dim,
-    SymbolicDim,
-    Undecided,
-    always_less,
-    are_counted_on,
-    is_less,
-    is_measured,
-    larger,
-    larger_here,
-)
+from minitvm.ir.dims import Dim, SymbolicDim, Undecided, always_less, is_less, is_measured, larger, larger_here
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops.control import OutOfRange
-from minitvm.ir.types import is_named, is_numeric
 
 WORTH_A_ROW = 512
 """Indices whose check is more work than to look at one more result of it after the run."""
@@ -93,37 +81,6 @@ def tensor_scatter(node: OnnxNode) -> Expr:
             "subtract", within(node, past, emit("add", start, integers(length - 1)), (axis,)), integers(length - 1)
         )
     return emit("tensor_scatter", past, update, start, axis=axis, circular=circular) if length else past
-
-
-@onnx_op("Unique", since=11)
-def unique(node: OnnxNode) -> Outputs:
-    """The different elements, or slices; where they are first, which one each is, how often it is there."""
-    x = node[0]
-    if not is_numeric(x.type) or not _is_known(x):
-        return foreign(node)
-    axis = normalize_axis(node, node.attr("axis"), rank(x)) if node.has("axis") else None
-    values, first, group, counts, number = emit_many("unique", x, axis=axis, sorted=bool(node.attr("sorted")))
-    short = [prefix(part, number, 0) for part in (first, counts)]
-    return [prefix(values, number, axis or 0), short[0], group, short[1]]
-
-
-def _is_known(x: Expr) -> bool:
-    """Whether kernels can have it: its sizes are known, or counted on by their names."""
-    return is_named(x.type) if are_counted_on() else x.tensor_type.is_static
-
-
-@onnx_op("NonMaxSuppression", since=10)
-def non_max_suppression(node: OnnxNode) -> Outputs:
-    boxes, scores = node[0], node[1]
-    if not (_is_known(boxes) and _is_known(scores)):
-        return foreign(node)
-    most = node.get(2) or integers(0)
-    overlap, least = (node.get(i) or scalar(value, boxes) for i, value in ((3, 0.0), (4, float("-inf"))))
-    limits = [emit("reshape", value, newshape=()) for value in (most, overlap, least)]
-    known, center = node.value(most), bool(node.attr("center_point_box", 0))
-    limit = int(known.item()) if known is not None else None
-    rows, count = emit_many("vision.non_max_suppression", boxes, scores, *limits, center=center, limit=limit)
-    return prefix(rows, count, 0)
 
 
 def _features(node: OnnxNode) -> Expr:
@@ -241,20 +198,6 @@ def _wrapped(x: Expr, width: tuple[tuple[Dim, Dim], ...]) -> Expr:
         if before or after:
             x = emit("take", x, integers(np.arange(-before, extent + after) % extent), axis=axis, mode="clip")
     return x
-
-
-@onnx_op("Compress", since=9)
-def compress(node: OnnxNode) -> Expr:
-    """The slices whose condition holds; one that goes beyond the axis is cut."""
-    x = node[0] if node.has("axis") else emit("reshape", node[0], newshape=(-1,))
-    axis = normalize_axis(node, node.attr("axis", 0), rank(x))
-    (extent, *_), (asked,) = dims(x)[axis:], dims(node[1])
-    if node.known(1) is not None or extent is None or asked is None:
-        kept = np.flatnonzero(node.constant(1, "condition")[:extent])
-        return emit("take", x, within(node, x, integers(kept), (axis,)), axis=axis, mode="clip")
-    places, count = emit_many("nonzero", emit("strided_slice", node[1], begin=(0,), end=(extent,), axes=(0,)))
-    chosen = emit("reshape", prefix(places, count, 1), newshape=(-1,))
-    return emit("take", x, chosen, axis=axis, mode="clip")
 
 
 @onnx_op("ReverseSequence", since=10)

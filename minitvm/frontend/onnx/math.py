@@ -4,7 +4,7 @@ from functools import partial, reduce
 
 import numpy as np
 
-from minitvm.frontend.onnx.foreign import foreign
+from minitvm.frontend.onnx.elsewhere import foreign
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, onnx_dtype
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.ir.expr import Expr

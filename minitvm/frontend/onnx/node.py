@@ -14,7 +14,7 @@ from minitvm.frontend.onnx.shape_values import measured_value, shape_value
 from minitvm.frontend.onnx.types import dtype_name
 from minitvm.ir.budget import COST, current, metered
 from minitvm.ir.builder import call_op
-from minitvm.ir.dims import SymbolicDim, are_counted_on, can_measure, measure, with_ones
+from minitvm.ir.dims import SymbolicDim, are_counted_on, can_measure, with_ones
 from minitvm.ir.evaluate import evaluate, folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Var
 from minitvm.ir.op import OPS, Op
@@ -282,12 +282,6 @@ def _tensor(number: float | SymbolicDim, like: Expr) -> Expr:
     if isinstance(number, SymbolicDim):
         return call_op("extent", size=number, dtype=like.dtype)
     return scalar(number, like)
-
-
-def prefix(value: Expr, count: Expr, axis: int) -> Expr:
-    """The first ``count`` places of a value along an axis: () int64, which the data decide."""
-    extent = measure(lambda: count, count) if can_measure() and not isinstance(count, Constant) else None
-    return emit("prefix", value, count, axis=axis, extent=extent)
 
 
 def emit_many(name: str, *args: Any, **attributes: Any) -> list[Expr]:

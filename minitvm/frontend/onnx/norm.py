@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from minitvm.frontend.onnx import training
+from minitvm.frontend.onnx.elsewhere import trained_norm
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, normalize_axis, rank, single, wide
 from minitvm.frontend.onnx.registry import Outputs, formulas, onnx_op
 from minitvm.frontend.onnx.tensor import reshaped
@@ -16,7 +16,7 @@ from minitvm.ir.expr import Constant, Expr
 @onnx_op("BatchNormalization")
 def batch_normalization(node: OnnxNode) -> Outputs:
     if node.attr("training_mode", 0) or any(node.wants(i) for i in range(1, 5)):
-        return training.batch_normalization(node)
+        return trained_norm(node)
     x = single(node[0])
     parameters = [cast(node[i], x.dtype) for i in range(1, 5)]
     if not node.attr("spatial", 1):  # before opset 9: numbers of each element, not of each channel

@@ -15,7 +15,6 @@ from minitvm.frontend.onnx.node import (
     emit_many,
     normalize_axis,
     onnx_dtype,
-    prefix,
     rank,
     scalar,
     with_shapes,
@@ -34,7 +33,7 @@ from minitvm.ir.dims import (
 )
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops._shape import shapes_differ
-from minitvm.ir.types import UnknownSize, is_named
+from minitvm.ir.types import UnknownSize
 
 LARGEST_RANGE = 1 << 24
 """Elements of a Range, which is a constant of the model."""
@@ -314,14 +313,3 @@ def one_hot(node: OnnxNode) -> Expr:
     wrapped = emit("where", emit("less", indices, integers(0)), emit("add", indices, integers(depth)), indices)
     off, on = (emit("take", node[2], integers(i), axis=0) for i in (0, 1))
     return emit("one_hot", wrapped, on, off, depth=depth, axis=axis, dtype=node[2].dtype)
-
-
-@onnx_op("NonZero", since=9)
-def non_zero(node: OnnxNode) -> Expr:
-    """The indices of elements that are not 0, one column each: known only at run time, unless x is constant."""
-    x = node[0]
-    if is_named(x.type) if are_counted_on() else x.tensor_type.is_static:
-        places, count = emit_many("nonzero", x)
-        return prefix(places, count, 1)
-    found = emit("argwhere", x if x.dtype == "bool" else emit("not_equal", x, scalar(0, x)))
-    return cast(emit("transpose", found, axes=(1, 0)), "int64")

@@ -79,7 +79,7 @@ def _common(op: Op, a: Type, b: Type) -> Type:
     return found
 
 
-class If(Op, name="control.if", fusion=Fusion.OPAQUE, takes_stored=True):
+class If(Op, name="control.if", fusion=Fusion.OPAQUE, hosted=True, takes_stored=True):
     """One of two functions, called with the captured values.
 
     condition: one bool (true: ``then_branch``, false: ``else_branch``), captured: what both take -> what both return;
@@ -134,7 +134,7 @@ def _captured(then: Expr, orelse: Expr) -> list[Expr]:
     return list(found)
 
 
-class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE, takes_stored=True):
+class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE, hosted=True, takes_stored=True):
     """ONNX's Loop: ``while i < trip_count and condition: condition, *carried, *scanned = body(i, condition, ...)``.
 
     trip_count: one int64, condition: one bool, values: the ``num_carried`` first values of the carried variables,
@@ -216,7 +216,7 @@ class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE, takes_stored=True):
         return np.zeros((0, *known), type_.dtype)
 
 
-class Fail(Op, name="control.fail", fusion=Fusion.OPAQUE, stateful=True):
+class Fail(Op, name="control.fail", fusion=Fusion.OPAQUE, hosted=True, stateful=True):
     """Never returns: running it raises :class:`InputError` with ``message``.
 
     Stands for a branch that the shapes of the model's inputs rule out.  Nothing -> tensors of ``shapes`` and

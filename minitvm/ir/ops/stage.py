@@ -20,7 +20,7 @@ from minitvm.ir.types import FuncType, TensorType, TupleType, Type, bound
 from minitvm.ir.visitor import children, held_functions, post_order, rebuild
 
 
-class Stage(Op, name="control.stage", fusion=Fusion.OPAQUE, takes_stored=True):
+class Stage(Op, name="control.stage", fusion=Fusion.OPAQUE, hosted=True, takes_stored=True):
     """``body`` over values, some of which are as long as others say.
 
     First for each symbol of ``sizes`` its value, () int64: the data decide the first ``measured``, and no stage before

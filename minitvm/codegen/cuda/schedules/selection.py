@@ -19,7 +19,7 @@ from minitvm.codegen.problem import TEMPLATES, Choice
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Barrier, Buffer, Const, If, LoopExpr, Select, Stmt, Store, const, maximum, minimum, seq
 from minitvm.ir.op import identity_of
-from minitvm.ir.ops.selection import NonZero, Unique
+from minitvm.ir.ops.more.selection import NonZero, Unique
 from minitvm.ir.ops.sorting import less
 
 _FEW = 8

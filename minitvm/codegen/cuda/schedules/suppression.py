@@ -32,7 +32,7 @@ from minitvm.ir.loop import (
     minimum,
     seq,
 )
-from minitvm.ir.ops.suppression import NonMaxSuppression
+from minitvm.ir.ops.more.suppression import NonMaxSuppression
 
 _FLAGS = 32 * 1024
 """Boxes whose flags fit a block's shared memory."""

@@ -11,8 +11,8 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 
 from minitvm.errors import MiniTVMError, TypeInferenceError, UnknownValueError, is_own
 from minitvm.frontend.onnx.model import array_of
+from minitvm.frontend.onnx.more.regex import full_match
 from minitvm.frontend.onnx.node import OnnxNode, normal_domain, schema_of
-from minitvm.frontend.onnx.regex import full_match
 from minitvm.frontend.onnx.registry import Builder, Outputs
 from minitvm.frontend.onnx.types import proto_of_type, type_of_proto
 from minitvm.ir.builder import call_op

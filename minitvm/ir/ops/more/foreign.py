@@ -71,7 +71,7 @@ class Foreign(Op, name="foreign", fusion=Fusion.OPAQUE, takes_stored=True):
         return values[0] if len(values) == 1 else values
 
 
-class ForeignRandom(Foreign, name="foreign_random", stateful=True):
+class ForeignRandom(Foreign, name="foreign_random", stateful=True, hosted=True, draws=True):
     """A ``foreign`` operator whose results differ from one run to the next."""
 
 

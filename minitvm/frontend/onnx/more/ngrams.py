@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from minitvm.frontend.onnx.foreign import foreign
+from minitvm.frontend.onnx.more.foreign import foreign
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank, scalar
 from minitvm.frontend.onnx.registry import Outputs, onnx_op
 from minitvm.frontend.onnx.tensor import reshaped

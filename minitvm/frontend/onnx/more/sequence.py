@@ -6,13 +6,13 @@ Of a sequence whose values are known one by one nothing is left but the values.
 import numpy as np
 import onnx
 
-from minitvm.frontend.onnx.foreign import attribute_tensors
+from minitvm.frontend.onnx.more.foreign import attribute_tensors
 from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, onnx_dtype, rank
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.frontend.onnx.tensor import concatenated, integers, parted
 from minitvm.frontend.onnx.types import type_of_proto
 from minitvm.ir.expr import Call, Constant, Expr
-from minitvm.ir.ops.sequence import OptionalNone, OptionalOf, SequenceOf, SequenceSplit
+from minitvm.ir.ops.more.sequence import OptionalNone, OptionalOf, SequenceOf, SequenceSplit
 from minitvm.ir.types import STRING, SequenceType, TensorType, is_numeric
 
 TAKES_ALL = frozenset({"Constant", "Identity", "If", "Loop", "SequenceMap"}) | {

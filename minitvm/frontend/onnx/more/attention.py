@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.frontend.onnx.contrib import contrib_op, only
-from minitvm.frontend.onnx.contrib_quantized import packed, quantized_projection, unpacked
 from minitvm.frontend.onnx.matmul import matmul
+from minitvm.frontend.onnx.more.contrib import contrib_op, only
+from minitvm.frontend.onnx.more.contrib_quantized import packed, quantized_projection, unpacked
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, rank, scalar, single
 from minitvm.frontend.onnx.tensor import integers, positions, reshaped
 from minitvm.ir.dims import Dim, is_less

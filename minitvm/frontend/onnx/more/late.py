@@ -10,8 +10,8 @@ import onnx
 from onnx import helper
 
 from minitvm.errors import InputError, MiniTVMError
-from minitvm.frontend.onnx.foreign import parsed
 from minitvm.frontend.onnx.importer import from_onnx
+from minitvm.frontend.onnx.more.foreign import parsed
 from minitvm.frontend.onnx.types import proto_of_type
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.types import type_of

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from minitvm.frontend.onnx.foreign import foreign
+from minitvm.frontend.onnx.more.foreign import foreign
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, onnx_dtype, rank, scalar
 from minitvm.frontend.onnx.registry import Outputs, onnx_op
 from minitvm.frontend.onnx.tensor import first, reshaped

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from minitvm.frontend.onnx.foreign import foreign
+from minitvm.frontend.onnx.more.foreign import foreign
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank
 from minitvm.frontend.onnx.registry import Outputs, onnx_op
 from minitvm.frontend.onnx.tensor import reshaped

@@ -11,22 +11,22 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 
-from minitvm.frontend.onnx.contrib import channels_last, channels_second, contrib_op, only
 from minitvm.frontend.onnx.matmul import flat_rows, matmul, transposed, unflattened
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, evaluate_known, normalize_axis, rank, scalar, wide
-from minitvm.frontend.onnx.quantize import (
+from minitvm.frontend.onnx.more.contrib import channels_last, channels_second, contrib_op, only
+from minitvm.frontend.onnx.more.quantize import (
     dynamically_quantized,
     integer_matmul,
     requantized,
     scalar_or_vector,
     zero_point,
 )
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, evaluate_known, normalize_axis, rank, scalar, wide
 from minitvm.frontend.onnx.registry import MICROSOFT, formulas
 from minitvm.frontend.onnx.rnn import Layer, activations_of, layer_of, lstm_step, outputs_of, step_of
 from minitvm.frontend.onnx.tensor import first, integers, reshaped
 from minitvm.ir.dtypes import carrier, is_float
 from minitvm.ir.expr import Constant, Expr
-from minitvm.ir.ops.qnn_recurrent import words_of
+from minitvm.ir.ops.more.qnn_recurrent import words_of
 
 # --- on real numbers ------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.frontend.onnx.ml import ML, classified, column, is_above, labels_of, transformed, two_scores
+from minitvm.frontend.onnx.more.ml import ML, classified, column, is_above, labels_of, transformed, two_scores
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank, wide
 from minitvm.frontend.onnx.registry import Outputs, onnx_op
 from minitvm.ir.expr import Constant, Expr

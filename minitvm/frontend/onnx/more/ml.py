@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.frontend.onnx.foreign import foreign
+from minitvm.frontend.onnx.more.foreign import foreign
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, rank, scalar, wide
 from minitvm.frontend.onnx.registry import Outputs, formulas
 from minitvm.frontend.onnx.tensor import concatenated, integers

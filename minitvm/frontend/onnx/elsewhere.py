@@ -1,0 +1,46 @@
+"""Doors to the long tail: nodes that no builder here makes, and what is seen to before one is asked."""
+
+from __future__ import annotations
+
+import onnx
+
+from minitvm.doors import door
+from minitvm.frontend.onnx.node import OnnxNode
+from minitvm.frontend.onnx.registry import Builder, Outputs
+from minitvm.ir.expr import Expr
+
+
+@door
+def is_foreign(node: onnx.NodeProto, domain: str, opset: int) -> bool:
+    """Whether another library computes the operator when the model runs."""
+    return False
+
+
+@door
+def foreign(node: OnnxNode) -> list[Expr | None]:
+    """The call that stands for such a node."""
+    raise node.fail("would have to run in Python, which is not part of this minitvm")
+
+
+@door
+def is_for_python(node: OnnxNode) -> bool:
+    """Whether a node works on what only Python holds, so that no builder is asked."""
+    return False
+
+
+@door
+def known_to_onnx(node: OnnxNode) -> bool:
+    """As :func:`is_foreign`, of a node with a builder."""
+    return False
+
+
+@door
+def built(builder: Builder, node: OnnxNode) -> Outputs:
+    """What the builder makes of a node; or a foreign call, where it needs numbers that come up inside the model."""
+    return builder(node)
+
+
+@door
+def trained_norm(node: OnnxNode) -> Outputs:
+    """Batch normalization over its own batch."""
+    raise node.fail("is in training mode, which is not part of this minitvm")

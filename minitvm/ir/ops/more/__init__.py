@@ -1,0 +1,7 @@
+"""Operators of the long tail, each file of which can be taken away.  Importing this package registers all of them."""
+
+import importlib
+import pkgutil
+
+for _file in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_file.name)
