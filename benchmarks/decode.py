@@ -24,6 +24,7 @@ import minitvm
 from benchmarks.decoders import Decoder
 from benchmarks.memory import peak_megabytes
 from benchmarks.runtimes import OPENERS, onnxruntime_session
+from minitvm.generation import Buffers
 
 FORMS = {"32 bits": Decoder(), "4 bits, accuracy 0": Decoder(bits=4), "4 bits, accuracy 4": Decoder(bits=4, accuracy=4)}
 RUNTIMES = ("minitvm", "onnxruntime")
@@ -112,20 +113,15 @@ class InPlace:
     """Caches are memory for ``room`` places, bound as inputs and as outputs."""
 
     def __init__(self, decoder: Decoder, runtime: str, path: str, threads: int, room: int) -> None:
-        module = importlib.import_module(runtime)
         mine = runtime == "minitvm"
         self._session = (
             minitvm.InferenceSession(path, num_threads=threads) if mine else onnxruntime_session(path, threads)
         )
-        self._binding, self._values = self._session.io_binding(), []
         logits, *presents = (output.name for output in self._session.get_outputs())
-        for (name, empty), present in zip(decoder.empty().items(), presents, strict=True):
-            shape = (*empty.shape[:2], room, empty.shape[3])
-            value = module.OrtValue.ortvalue_from_shape_and_type(shape, np.float32)
-            self._binding.bind_ortvalue_input(name, value)
-            self._binding.bind_ortvalue_output(present, value)
-            self._values.append(value)
-        self._logits = logits
+        empty = decoder.empty()
+        new = importlib.import_module(runtime).OrtValue.ortvalue_from_shape_and_type
+        outputs = dict(zip(empty, presents, strict=True))
+        self._cache = Buffers(self._session, outputs, logits, empty, room=room, new_value=new)
 
     def prompt(self, tokens: np.ndarray) -> tuple[float, np.ndarray]:
         self._count = 0
@@ -134,12 +130,9 @@ class InPlace:
     def step(self, tokens: np.ndarray) -> tuple[float, np.ndarray]:
         """Milliseconds, and logits."""
         self._count += tokens.shape[1]
+        feeds = {"input_ids": tokens, "attention_mask": np.ones((1, self._count), np.int64)}
         start = time.perf_counter()
-        self._binding.bind_cpu_input("input_ids", tokens)
-        self._binding.bind_cpu_input("attention_mask", np.ones((1, self._count), np.int64))
-        self._binding.bind_output(self._logits)  # onnxruntime keeps the memory of the last run
-        self._session.run_with_iobinding(self._binding)
-        logits = self._binding.get_outputs()[-1].numpy()
+        logits = self._cache.run(self._session, (), feeds, self._count)
         return 1e3 * (time.perf_counter() - start), logits
 
 

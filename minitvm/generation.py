@@ -6,7 +6,7 @@ for token in minitvm.stream(session, ids, max_tokens=100, temperature=0.8, top_p
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -87,32 +87,59 @@ class Grown:
 
 
 class Buffers:
-    """Memory with room for more, which runs write new places into (:attr:`InferenceSession.buffers`)."""
+    """Memory with room for more, which runs write new places into: what a session's ``buffers`` are bound to as it is,
+    and of what is ``grown`` the places in use (:attr:`InferenceSession.grown`).
 
-    def __init__(self, session: Any, outputs: Mapping[str, str], first: str, empty: Mapping[str, np.ndarray]) -> None:
-        self._outputs, self._arrays, self._room = outputs, dict(empty), 0
+    ``outputs``: what each input is handed out as; ``empty``: the inputs of no places; ``room``: how many there are at
+    first.
+    """
+
+    def __init__(
+        self,
+        session: Any,
+        outputs: Mapping[str, str],
+        first: str,
+        empty: Mapping[str, np.ndarray],
+        *,
+        grown: bool = False,
+        room: int = 0,
+        new_value: Callable[..., Any] = OrtValue.ortvalue_from_shape_and_type,
+    ) -> None:
+        self._outputs, self._first, self._is_grown, self._new = outputs, first, grown, new_value
         self._axes = {name: array.shape.index(0, 1) for name, array in empty.items()}
+        self._arrays, self._values = dict(empty), dict[str, Any]()
+        self._room, self._used = 0, 0
         self._binding = session.io_binding()
         self._binding.bind_output(first)
+        if room:
+            self._grow(room)
 
     def run(self, session: Any, wanted: Sequence[str], feeds: dict[str, Any], total: int) -> np.ndarray:
         if total > self._room:
             self._grow(max(total + _SPARE, 2 * self._room))
+        if self._is_grown:
+            for name, value in self._values.items():
+                self._bind(name, *(value.first(count, self._axes[name]) for count in (self._used, total)))
         for name, array in feeds.items():
             self._binding.bind_cpu_input(name, array)
+        self._binding.bind_output(self._first)  # ONNX Runtime keeps the memory of the last run
         session.run_with_iobinding(self._binding)
+        self._used = total
         return np.asarray(self._binding.get_outputs()[0].numpy())
+
+    def _bind(self, name: str, past: Any, present: Any) -> None:
+        self._binding.bind_ortvalue_input(name, past)
+        self._binding.bind_ortvalue_output(self._outputs[name], present)
 
     def _grow(self, room: int) -> None:
         """To so many places, all of them with what there is in front."""
         for name, old in self._arrays.items():
             axis = self._axes[name]
             shape = (*old.shape[:axis], room, *old.shape[axis + 1 :])
-            value = OrtValue.ortvalue_from_shape_and_type(shape, old.dtype)
+            self._values[name] = value = self._new(shape, old.dtype)
             self._arrays[name] = value.numpy()
             np.moveaxis(self._arrays[name], axis, 0)[: self._room] = np.moveaxis(old, axis, 0)
-            self._binding.bind_ortvalue_input(name, value)
-            self._binding.bind_ortvalue_output(self._outputs[name], value)
+            self._bind(name, value, value)
         self._room = room
 
 
@@ -138,15 +165,17 @@ class Decoder:
         presents = [name for name in outputs if name != self.logits]
         self._caches = _paired(caches, presents)
         self._wanted = [self.logits, *self._caches.values()]
-        buffers = getattr(session, "buffers", {})
-        self._in_place = bool(self._caches) and all(buffers.get(name) == out for name, out in self._caches.items())
+        self._is_grown, self._is_held = (
+            bool(self._caches) and getattr(session, kind, {}) == self._caches for kind in ("grown", "buffers")
+        )
 
     def empty(self, batch: int) -> Cache:
         """A cache of nothing: of its open dimensions the first is the batch, and others are 0."""
         found = {name: self._empty(self._inputs[name], batch) for name in self._caches}
         one_length = all(array.shape[1:].count(0) == 1 for array in found.values())
-        in_place = self._in_place and one_length
-        return Buffers(self._session, self._caches, self.logits, found) if in_place else Grown(found)
+        if not one_length or not (self._is_grown or self._is_held):
+            return Grown(found)
+        return Buffers(self._session, self._caches, self.logits, found, grown=self._is_grown)
 
     def _empty(self, value: Any, batch: int) -> np.ndarray:
         shape = [d if isinstance(d, int) else 0 if axis else batch for axis, d in enumerate(value.shape)]

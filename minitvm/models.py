@@ -25,6 +25,7 @@ from minitvm.ir.decision import decisions
 from minitvm.ir.dims import Undecided, assumptions, deciding
 from minitvm.ir.dims import measured as measured_here
 from minitvm.ir.expr import Module
+from minitvm.passes.caches import with_room
 from minitvm.passes.in_stages import in_stages
 from minitvm.passes.pipeline import Plan
 from minitvm.runtime.cache import KernelCache
@@ -117,6 +118,7 @@ def compile_symbolic(
     shape_dict: Mapping[str, Sequence[int | str]] = MappingProxyType({}),
     sample: Mapping[str, Sequence[int]] = MappingProxyType({}),
     measured: Mapping[str, int] = MappingProxyType({}),
+    grown: Mapping[str, tuple[int, int]] = MappingProxyType({}),
     num_threads: int | None = None,
     on_progress: Progress | None = None,
 ) -> Library:
@@ -124,13 +126,15 @@ def compile_symbolic(
 
     What the model decides by its sizes, a branch or a broadcast, is decided as inputs of the shapes ``sample`` have it;
     the library then serves all shapes for which it is decided likewise, and refuses others.  Sizes that the data decide
-    are ``measured`` in a run; they are taken for what they were in an earlier one.  Raises what
+    are ``measured`` in a run; they are taken for what they were in an earlier one.  Inputs that are ``grown`` are
+    memory with room (``passes.caches``), of which ``measured`` has the size.  Raises what
     :func:`compile` raises; above all :class:`CompilerError` for operators whose loops are made for numbers.
     """
     backend = backend_for(target, num_threads)
     opened = load_model(model)
     with assumptions({**_sizes_of(opened, shape_dict, sample), **measured} if sample else None):
         module, params = _import_symbolic(opened, backend, shape_dict)
+        module = module.with_function("main", with_room(module.main, grown)) if grown else module
         said, files = describe_onnx(opened).form, opened.files
         del opened
         for value in params.values():

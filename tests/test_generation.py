@@ -64,6 +64,20 @@ def test_a_cache_in_place_is_as_one_that_grows(
             np.testing.assert_array_equal(minitvm.generate(session, ids, **how), in_place)
 
 
+def test_a_cache_that_is_concatenated_lies_in_place_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation, "_SPARE", 3)
+    found, how = [], {"max_tokens": 12, "temperature": 0.9, "seed": 1}
+    for grown in (True, False):
+        session = minitvm.InferenceSession(small_decoders.grows(), num_threads=1)
+        assert set(session.grown) == {"past_keys", "past_values"}
+        with monkeypatch.context() as growing:
+            if not grown:
+                growing.setattr(type(session), "grown", {})
+            found.append(minitvm.generate(session, [[5, 6, 7], [9, 1, 2]], **how))
+        assert len(session.libraries) == 1
+    np.testing.assert_array_equal(*found)
+
+
 def test_onnx_runtimes_sessions_say_the_same(session: minitvm.InferenceSession, path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     other = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])

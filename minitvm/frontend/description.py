@@ -42,6 +42,8 @@ class ModelDescription:
     """What the file says of itself, by ONNX Runtime's names: ``producer_name``, ``custom_metadata_map``, ..."""
     buffers: Mapping[str, str] = field(default_factory=dict)
     """Inputs that may be longer than what is in use, with the outputs that are the same with new places written."""
+    grown: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    """Inputs that are handed out with new places behind them, with those outputs and the axis of the places."""
 
     @property
     def form(self) -> dict[str, Any]:

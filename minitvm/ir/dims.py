@@ -271,6 +271,10 @@ def symbol(name: str) -> SymbolicDim:
     return SymbolicDim(((((Atom("symbol", (name,)),)), 1),))
 
 
+ROOM, PLACES = "minitvm.room", ".places"
+"""Of caches with room in memory: the symbol of how many places there are, as many in each; what the name of an input
+ends with whose shape says how many are in use."""
+
 _numbers = itertools.count()
 
 

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -23,6 +24,7 @@ from minitvm.ir.decision import Decision
 from minitvm.ir.types import STRING, MapType, SequenceType, TensorType, as_shape, is_numeric
 from minitvm.ort.declared import check_declared, declared_shapes, with_values
 from minitvm.ort.errors import MissingInputError
+from minitvm.ort.growing import Growing
 from minitvm.ort.shelf import Shelf
 from minitvm.ort.symbolic import Measured, Shapes, SymbolicLibraries
 from minitvm.runtime.bind import DoesNotFit
@@ -113,6 +115,8 @@ class Compiling:
             self._compile_at_once({name: type_.shape for name, type_ in self._tensors.items()})
         if self._only is None:
             keep_files(model)
+        in_place = self._wants_symbolic and self._declared.keys().isdisjoint(description.grown)
+        self._growing = Growing.of(description, self._shelf, self._make_symbolic) if in_place else None
 
     def _names(self) -> dict[str, list[int | str]]:
         """What inputs' dimensions were said to be."""
@@ -156,6 +160,7 @@ class Compiling:
     def libraries(self) -> list[Library]:
         """The libraries compiled so far and kept: those for all shapes, then others, the one used last at the end."""
         symbolic = [one for one in self._symbolic.done() if isinstance(one, Library) and one.artifact.is_open]
+        symbolic += [] if self._growing is None else self._growing.libraries
         return symbolic + [kept.own for kept in self._kept.all() if not (kept.symbolic and symbolic)]
 
     def prepare(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None) -> None:
@@ -208,6 +213,10 @@ class Compiling:
         Raises :class:`InputError` for a missing or unknown input, a wrong dtype, rank or shape; the first run for a
         shape may raise what compiling raises.
         """
+        if self._growing is not None and how.into:
+            results = self._growing.run(self._checked(feeds), how)
+            if results is not None:
+                return results
         if self._only is not None and self._is_plain(feeds):
             found, checked = self._only, dict(feeds)
         else:
@@ -321,12 +330,14 @@ class Compiling:
         found, self._cost = self._shelf.symbolic(shapes, partial(self._make_symbolic, shapes, measured))
         return found
 
-    def _make_symbolic(self, shapes: Shapes, measured: Measured) -> Library | Decision:
+    def _make_symbolic(
+        self, shapes: Shapes, measured: Measured, grown: Mapping[str, tuple[int, int]] = MappingProxyType({})
+    ) -> Library | Decision:
         from minitvm.models import NEEDS_NUMBERS, compile_symbolic, reason_of
 
         start = time.perf_counter()
         how: dict[str, Any] = {"num_threads": self._threads, "on_progress": self._on_progress}
-        how |= {"shape_dict": self._names(), "sample": shapes, "measured": measured}
+        how |= {"shape_dict": self._names(), "sample": shapes, "measured": measured, "grown": grown}
         try:
             found = compile_symbolic(self._model, self.target, self._opt_level, **how)
         except NEEDS_NUMBERS as error:  # the session goes on with them, and says so

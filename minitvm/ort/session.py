@@ -191,6 +191,13 @@ class InferenceSession:
         new places written: bound to one ``OrtValue`` both, they are changed where they lie.  Of a model's file."""
         return MappingProxyType(dict(self._engine.description.buffers))
 
+    @property
+    def grown(self) -> Mapping[str, str]:
+        """Inputs that are handed out with new places behind them, as the caches of most exporters, with those outputs:
+        bound to first places of one ``OrtValue`` (:meth:`OrtValue.first`), they are changed where they lie.  Of a
+        model's file."""
+        return MappingProxyType({name: output for name, (output, _) in self._engine.description.grown.items()})
+
     @stage("describing the model")
     def get_modelmeta(self) -> ModelMetadata:
         return ModelMetadata(**self._engine.description.metadata)

@@ -82,10 +82,16 @@ class Shelf:
         self._hold(model)
         found = {name: self._file(file) for name, file in _others(model).items()}
         inputs, outputs = ([_value_form(value) for value in values] for values in (said.inputs, said.outputs))
-        said_of = {"metadata": dict(said.metadata), "buffers": dict(said.buffers)}
+        said_of = {"metadata": dict(said.metadata), "buffers": dict(said.buffers), "grown": dict(said.grown)}
         form = {"inputs": inputs, "outputs": outputs, **said_of, "files": found}
         self._keep_record(form, "description")
         self._key = cache_key(self._key, json.dumps(found))
+
+    def beside(self, form: str) -> Shelf:
+        """Of the same model in another form."""
+        found = Shelf(self._key and cache_key(self._key, form))
+        found._files, found._named = self._files, self._named
+        return found
 
     def _hold(self, model: Model) -> None:
         """The key names the bytes that the model's files have now: from now on, what is written into them is an error,
@@ -196,7 +202,9 @@ def _described(form: Json) -> ModelDescription:
         )
         for values in (form["inputs"], form["outputs"])
     )
-    return ModelDescription(inputs, outputs, metadata=form["metadata"], buffers=form.get("buffers", {}))
+    grown = {name: (output, axis) for name, (output, axis) in form.get("grown", {}).items()}
+    held = {"buffers": form.get("buffers", {}), "grown": grown}
+    return ModelDescription(inputs, outputs, metadata=form["metadata"], **held)
 
 
 def _value(name: str, type_: str, dtype: str, shape: list[int | str | None], has_rank: bool) -> ValueDescription:

@@ -147,6 +147,14 @@ class OrtValue:
         where = device_of(data)
         return cls(np.from_dlpack(data) if where == HOST.device else memory_of(where).taken(data), where)
 
+    def first(self, places: int, axis: int) -> OrtValue:
+        """So many first places along an axis, in the same memory: of a cache with room, what is in use."""
+        if not 0 <= places <= self._tensor.shape[axis]:
+            raise BindingError(f"{_shown(self._tensor)} has not {places} places along axis {axis}")
+        if self._device != HOST.device:
+            raise BindingError(f"the first places of a value on {self._device} are no value of their own")
+        return OrtValue(self._tensor[(slice(None),) * (axis % self._tensor.ndim) + (slice(places),)])
+
     # --- what it is ---
 
     def shape(self) -> list[int]:

@@ -50,6 +50,7 @@ def describe_model(proto: onnx.ModelProto) -> ModelDescription:
         tuple(describe_value(v) for v in proto.graph.input if v.name in weights and proto.ir_version >= _DEFAULTS),
         _metadata(proto),
         _buffers(proto.graph),
+        _grown(proto.graph),
     )
 
 
@@ -68,6 +69,29 @@ def _buffers(graph: onnx.GraphProto) -> dict[str, str]:
             is_there = taken < len(node.input) and given < len(node.output)
             if is_there and node.input[taken] in inputs and node.output[given] in outputs:
                 found[node.input[taken]] = node.output[given]
+    return found
+
+
+_GROWN: Mapping[str, tuple[tuple[int, int], ...]] = {
+    "Concat": ((0, 0),),
+    "Attention": ((4, 1), (5, 2)),
+    "MultiHeadAttention": ((6, 1), (7, 2)),
+}
+"""Operators with the inputs that they put new places behind, each with the output that comes of it."""
+
+
+def _grown(graph: onnx.GraphProto) -> dict[str, tuple[str, int]]:
+    inputs, outputs = {v.name: v for v in graph.input}, {v.name for v in graph.output}
+    found = {}
+    for node in graph.node:
+        for taken, given in _GROWN.get(node.op_type, ()):
+            is_there = taken < len(node.input) and given < len(node.output)
+            if is_there and node.input[taken] in inputs and node.output[given] in outputs:
+                dims = inputs[node.input[taken]].type.tensor_type.shape.dim
+                axis = next((a.i for a in node.attribute if a.name == "axis"), 2)
+                axis += len(dims) * (axis < 0)
+                if 0 < axis < len(dims) and not dims[axis].HasField("dim_value"):
+                    found[node.input[taken]] = (node.output[given], axis)
     return found
 
 
