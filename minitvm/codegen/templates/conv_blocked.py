@@ -30,6 +30,7 @@ from minitvm.codegen.templates.tile import (
     in_steps,
     rows_of_line,
     runs,
+    spare_loads,
     step_cycles,
     store_at,
     tile_choices,
@@ -224,12 +225,13 @@ class BlockedConv(_Windows):
 
     @property
     def _fetches(self) -> bool:
-        """Products of floats take so long that the processor fetches weights in time by itself."""
+        """Whether products take so little time that the processor fetches weights too late."""
         return self.flat and self.problem.product != "fma"
 
     def _before_next(self, place: _Place) -> _Place:
         """The same where tiles go on to the next set with weights that they have not used."""
-        if not self._fetches:
+        is_of_floats = self.problem.product == "fma" and isinstance(self.rows * self.columns, int)
+        if not (self._fetches or (is_of_floats and self.weight.nbytes > self.machine.l1_bytes)):
             return place
         here, last = place.group * self.blocks + place.block, self.weight.shape[0] - place.run.size
         return replace(place, ahead=minimum(here + place.run.size, last))
@@ -323,8 +325,9 @@ class BlockedConv(_Windows):
             def part(i: LoopExpr, y: LoopExpr, taps: range, inside: range) -> Stmt:
                 def channels(x: LoopExpr) -> Stmt:
                     sums = size * place.run.size if taps == range(self.x.taps) else math.inf
-                    step_of = partial(step, i, y, taps.start + x, rows=inside)
-                    return in_steps(inner, sums, step_of, self.problem.product)
+                    at = i, y, taps.start + x
+                    steps = in_steps(inner, sums, partial(step, *at, rows=inside), self.problem.product)
+                    return seq(*self._ahead(place, column, size, *at), steps)
 
                 return loop(len(taps), channels, name="kw")
 
@@ -332,8 +335,7 @@ class BlockedConv(_Windows):
                 return seq(*(part(i, y, *some) for some in self.x.alike(column, size)))
 
             def window(i: LoopExpr) -> Stmt:
-                here = self.y.valid_taps(place.row, lambda y: taps(i, y))
-                return seq(*self._ahead(place, column, size, i), here)
+                return self.y.valid_taps(place.row, lambda y: taps(i, y))
 
             return loop(count, lambda i: window(first + i), name="ci")
 
@@ -364,19 +366,21 @@ class BlockedConv(_Windows):
             kernel = replace(kernel, store=add, width=0, piece=None)
         return kernel.nest(reduction)
 
-    def _ahead(self, place: _Place, column: Start, size: int, i: LoopExpr) -> Sequence[Stmt]:
-        """Lines of the next set's weights for block ``i`` of input channels."""
+    def _ahead(self, place: _Place, column: Start, size: int, i: LoopExpr, *tap: LoopExpr) -> Sequence[Stmt]:
+        """Lines of the next set's weights for a tap of block ``i`` of input channels."""
         if place.ahead is None:
             return ()
         ahead, step = place.ahead, rows_of_line(self.weight.dtype, self.lanes)
-        per_block = -(-self.weight.shape[4] // step)
-        lines = per_block * place.run.size
+        inner, blocks = self.weight.shape[4], place.run.size
+        per_block = -(-inner // step)
+        lines = per_block * blocks
 
         def line(number: LoopExpr) -> Load:
             block, row = number % lines // per_block, number % per_block * step
-            return Load(self.weight, (ahead + block, i, Const(0), Const(0), row, Const(0)))
+            return Load(self.weight, (ahead + block, i, *self.placed(*tap), row, Const(0)))
 
-        return Ahead(lines, self.columns, line).by(column, size)(Const(0))
+        fetched, pixel = Ahead(lines, self.rows * self.columns, line), place.row * self.columns + column
+        return fetched.by(pixel, size, spare_loads(size, blocks, inner, self.problem.product))(Const(0))
 
     def _position(self, row: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         return (column // self.x.outputs, column % self.x.outputs) if self.flat else (row, column)

@@ -22,6 +22,7 @@ from minitvm.codegen.templates.tile import (
     in_steps,
     rows_of_line,
     runs,
+    spare_loads,
     store_at,
     unrolled,
     written_out,
@@ -344,8 +345,9 @@ class Gemm:
             there = minimum(block + group.size + number // lines, self.blocks - 1)
             return product.right.at(Const(0), number % lines * steps, there * self.lanes)
 
-        turns = product.depth // written_out(rows * group.size, product.multiply)
-        return Ahead(lines * group.size, product.rows, line).by(row, rows, turns)
+        steps = written_out(rows * group.size, product.multiply)
+        most = spare_loads(rows, group.size, steps, product.multiply)
+        return Ahead(lines * group.size, product.rows, line).by(row, rows, most, product.depth // steps)
 
 
 @dataclass(frozen=True)

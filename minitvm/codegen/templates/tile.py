@@ -43,7 +43,8 @@ _WRITTEN_OUT, _OF_PAIRS, ENOUGH = 4, 2, 16
 instructions.  Of pairs LLVM adds the products of three steps and more first, for which there are no registers."""
 
 _MOST_FETCHED = 4
-"""Lines that a turn of a reduction fetches of what comes next; more take the place of its own loads."""
+"""Lines that a turn of a reduction fetches of what comes next; more take the place of its own loads, where its
+multiply-adds leave no time for them."""
 
 _FMA_PER_CYCLE = 2
 _LOADS_PER_CYCLE = 2
@@ -317,6 +318,13 @@ def rows_of_line(dtype: str, lanes: int) -> int:
     return max(1, LINE_BYTES // (np.dtype(dtype).itemsize * lanes))
 
 
+def spare_loads(rows: int, blocks: int, steps: int, product: str = "fma") -> int:
+    """Lines that a tile fetches of what comes next while it multiplies ``steps`` times: a quarter of what it could load
+    besides."""
+    spare = steps * (rows * blocks - rows - blocks) if product == "fma" else 0
+    return max(_MOST_FETCHED, spare // 4)
+
+
 @dataclass(frozen=True)
 class Ahead:
     """What tiles of ``rows`` rows together fetch while they multiply: ``lines`` of what is multiplied with next.
@@ -328,11 +336,12 @@ class Ahead:
     rows: int
     line: Callable[[LoopExpr], Load]
 
-    def by(self, row: LoopExpr | int, size: int, turns: int = 1) -> Callable[[LoopExpr], Sequence[Stmt]]:
-        """By turn of its reduction: the part of the tile that begins with ``row``; nothing where it is too much."""
+    def by(self, row: LoopExpr | int, size: int, most: int, turns: int = 1) -> Callable[[LoopExpr], Sequence[Stmt]]:
+        """By turn of its reduction: the part of the tile that begins with ``row``; nothing where it is more than
+        ``most`` lines."""
         first, part = as_index(row) * self.lines // self.rows, -(-size * self.lines // self.rows)
-        each = -(-part // turns) if turns else _MOST_FETCHED + 1
-        numbers = range(each if each <= _MOST_FETCHED else 0)
+        each = -(-part // turns) if turns else most + 1
+        numbers = range(each if each <= most else 0)
         return lambda turn: [Prefetch(self.line(first + turn * each + u)) for u in numbers]
 
 

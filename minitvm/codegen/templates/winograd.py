@@ -27,6 +27,7 @@ from minitvm.codegen.templates.tile import (
     in_steps,
     rows_of_line,
     runs,
+    spare_loads,
     step_cycles,
     store_at,
     tiles,
@@ -308,8 +309,9 @@ class Winograd(Template):
                 lambda b, lane, i, c: Load(self.weight, (block + b, p, q, i, c, lane)),
                 lambda t, b, lane, value: Store(sums, (place, row + t, b, lane), value),
             )
-            turns = self.inner // written_out(height * blocks)
-            fetch = self._ahead(place, block, blocks, count).by(row, height, self.in_blocks * turns)
+            steps = written_out(height * blocks)
+            turns, most = self.inner // steps, spare_loads(height, blocks, steps)
+            fetch = self._ahead(place, block, blocks, count).by(row, height, most, self.in_blocks * turns)
 
             def channels(step: Step, i: LoopExpr) -> Stmt:
                 return in_steps(
@@ -332,7 +334,7 @@ class Winograd(Template):
             i, c = number % lines // per_input, number % per_input * step
             return Load(self.weight, (there, p, q, i, c, Const(0)))
 
-        return Ahead(lines * blocks if self._from_afar else 0, count, line)
+        return Ahead(lines * blocks if self.weight.nbytes > self.machine.l1_bytes else 0, count, line)
 
     def _results(self, sums: Buffer | None, t: LoopExpr, tile: LoopExpr, block: LoopExpr, run: Run) -> Stmt:
         """One tile's results of a group of channels; without ``sums`` from its inputs."""
