@@ -6,7 +6,7 @@ import pytest
 
 from minitvm.codegen.cuda.bind import launch_of
 from minitvm.codegen.cuda.machine import gpu_model
-from minitvm.codegen.cuda.templates.product import Factor, GpuProduct
+from minitvm.codegen.cuda.templates.product import GpuProduct, Operand
 from minitvm.errors import TargetError
 from minitvm.ir.loop import Buffer, Kernel, Store, const
 
@@ -49,7 +49,7 @@ def test_a_layout_alone_pays_where_products_take_longer_than_two_launches(
 
 @pytest.mark.parametrize(("shape", "blocks"), [((8, 1, 49, 512), 128), ((13, 1, 1, 1000), 31)])
 def test_parts_are_added_by_most_sms_of_a_large_gpu_or_by_single_warps(shape: tuple[int, ...], blocks: int) -> None:
-    zeros = Factor(1, lambda p, i, r: const(0, "float32"), True, 4, 0)
+    zeros = Operand(1, lambda p, i, r: const(0, "float32"), True, 4, 0)
     out, parts = Buffer("out", shape[1:], "float32"), Buffer("parts", shape, "float32")
     product = GpuProduct(1, 8, zeros, zeros, "float32", lambda p, i, j, value: Store(out, (p, i, j), value), 4)
     launch = launch_of(Kernel("added", (parts, out), product.added(parts)))

@@ -217,9 +217,9 @@ def test_large_elements_move_by_16_bytes() -> None:
 
 
 def test_what_a_row_hands_on_stays_in_registers() -> None:
-    """Of softmax with 128 elements a row: powers, which the sum and the result read at the same places."""
+    """Of softmax with 128 elements a row: exponentials, which the sum and the result read at the same places."""
     (part,) = lowered(group(_op("nn.softmax"), (4000, 128)), LARGE)[2]
-    assert "alloc powers: float32[1, 4] local" in str(part) and "shared" not in str(part)
+    assert "alloc exponentials: float32[1, 4] local" in str(part) and "shared" not in str(part)
 
 
 # --- shuffles -------------------------------------------------------------------------------------------------------

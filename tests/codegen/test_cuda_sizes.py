@@ -14,7 +14,7 @@ from cuda_size_cases import SIZES, SUBJECTS, Problem, Subject, attention, normal
 from cuda_sizes import check
 
 from minitvm.codegen.cuda.templates.blocks import Lines
-from minitvm.codegen.cuda.templates.product import Share
+from minitvm.codegen.cuda.templates.product import Staging
 from minitvm.codegen.cuda.templates.tile import VECTOR
 from simulated_gpu import host_compiler
 
@@ -61,7 +61,7 @@ def test_vectors_that_no_count_is_made_of_are_found(monkeypatch: pytest.MonkeyPa
 def test_values_beyond_the_depth_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """All is stored that has to be, but not all of it is right."""
     monkeypatch.setattr("cuda_sizes.verify_kernel", lambda kernel: None)
-    monkeypatch.setattr(Share, "_ends_within", property(lambda self: False))
+    monkeypatch.setattr(Staging, "_ends_within", property(lambda self: False))
     arrays = normal(np.random.default_rng(0), "float32", (1, 19, 13), (1, 17, 13))
     tally = check([("depth", Problem("nn.batch_matmul", arrays, {}))])
     assert tally.wrong and tally.kernels

@@ -173,7 +173,7 @@ def test_a_few_rows_are_made_together(op: str, shape: tuple[int, ...], together:
     e = np.exp(a - a.max(-1, keepdims=True))
     share = e / e.sum(-1, keepdims=True)
     kernel = agree(call_op(op, x), [x], [a], share if op == "nn.softmax" else np.log(share))
-    found = [s.buffer.shape for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer.name == "top"]
+    found = [s.buffer.shape for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer.name == "row_max"]
     assert {math.prod(shape) for shape in found} == together
 
 
@@ -181,7 +181,7 @@ def test_a_few_rows_are_made_together(op: str, shape: tuple[int, ...], together:
 def test_fewer_rows_are_made_together_where_results_leave_the_second_cache(rows: int, together: int) -> None:
     x = var("x", shape=(rows, 149))
     kernel = kernel_of(call_op("nn.softmax", x), [x], MachineModel(64, 32, l1_bytes=32 << 10, l2_bytes=1 << 20))
-    found = {s.buffer.shape for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer.name == "top"}
+    found = {s.buffer.shape for s in walk_stmts(kernel.body) if isinstance(s, Alloc) and s.buffer.name == "row_max"}
     assert found == {(together,)}
 
 

@@ -45,7 +45,7 @@ def test_a_kernel_runs_as_its_schedule_says() -> None:
 def row_by_row(kernel: Kernel) -> Kernel:
     """Consumers first: what each one reads is then read in the row's loop alone."""
     row = schedule.loops(kernel)[-2].var
-    for stage in ("share", "powers", "top"):
+    for stage in ("reciprocal", "exponentials", "row_max"):
         kernel = schedule.compute_at(kernel, stage, row)
     return schedule.parallel(kernel, row)
 
@@ -53,11 +53,15 @@ def row_by_row(kernel: Kernel) -> Kernel:
 def test_stages_with_reductions_move_into_the_row_that_reads_them() -> None:
     plain = softmax_build(rows_in_parallel).report.kernel("fused_nn_softmax").plain
     moved = row_by_row(plain)
-    assert "barrier" not in str(moved) and "global" not in str(moved) and "powers: float32[1, 33] local" in str(moved)
+    assert (
+        "barrier" not in str(moved)
+        and "global" not in str(moved)
+        and "exponentials: float32[1, 33] local" in str(moved)
+    )
     x = np.random.default_rng(0).normal(size=(7, 33)).astype("float32")
     np.testing.assert_array_equal(run_kernel(moved, x, check_races=True), run_kernel(plain, x))
-    with pytest.raises(ScheduleError, match="powers is not read in loop i alone"):
-        schedule.compute_at(plain, "powers", schedule.loops(plain)[-2].var)
+    with pytest.raises(ScheduleError, match="exponentials is not read in loop i alone"):
+        schedule.compute_at(plain, "exponentials", schedule.loops(plain)[-2].var)
     with pytest.raises(ScheduleError, match="has no buffer sum"):
         schedule.compute_at(plain, "sum", schedule.loops(plain)[-2].var)
 

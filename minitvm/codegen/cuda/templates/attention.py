@@ -28,29 +28,25 @@ _SIDE, _PIECE = (64, 32, 16), (64, 32, 16)
 _OF_A_THREAD = (8, 4, 2)
 
 TILES = [
-    AttentionTile(rows, places, down, across)
+    AttentionTile(rows, keys, down, across)
     for rows in _SIDE
-    for places in _PIECE
+    for keys in _PIECE
     for down in _OF_A_THREAD
     for across in _OF_A_THREAD
-    if WARP <= rows // down * (places // across) <= 256 and places // across <= WARP
+    if WARP <= rows // down * (keys // across) <= 256 and keys // across <= WARP
 ]
 TENSOR_TILES = [
-    TensorTile(rows, places, each)
-    for rows in (128, *_SIDE)
-    for places in _PIECE
-    for each in (32, 16)
-    if rows % each == 0
+    TensorTile(rows, keys, each) for rows in (128, *_SIDE) for keys in _PIECE for each in (32, 16) if rows % each == 0
 ]
 
 
 @TEMPLATES.register("cuda", Attention)
 class GpuAttention(GpuTemplate):
-    """query: (batch, length, heads, d), key, value: (batch, places, heads, d or e), a mask or none."""
+    """query: (batch, length, heads, d), key, value: (batch, key_length, heads, d or e), a mask or none."""
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Batch, length, heads, places, d, e."""
+        """Batch, length, heads, key_length, d, e."""
         return shape_of(self.problem)
 
     def refusal(self) -> Declined | None:
@@ -65,7 +61,7 @@ class GpuAttention(GpuTemplate):
 
     def _tiled(self, tiles: Sequence[AttentionTile]) -> list[Choice]:
         able = [tile for tile in tiles if self._shared(tile) <= self.gpu.block_shared]
-        found = [Choice("pieces of places", tile, 0.0, self._wasteful(tile)) for tile in able]
+        found = [Choice("pieces of keys", tile, 0.0, self._wasteful(tile)) for tile in able]
         return [replace(choice, cycles=self.cycles(choice)) for choice in found]
 
     def _wasteful(self, tile: AttentionTile) -> str:
@@ -83,7 +79,7 @@ class GpuAttention(GpuTemplate):
         """Waves of blocks, bound by arithmetic or by latency.  ``registers``: of a thread, where they are known."""
         tile = choice.tile
         assert isinstance(tile, AttentionTile)
-        batch, length, heads, places, size, width = self.shape
+        batch, length, heads, key_length, size, width = self.shape
         block = self._block(tile)
         held = self.gpu.occupancy(tile.threads, registers or block.registers, self._shared(tile))
         if not held:
@@ -91,22 +87,22 @@ class GpuAttention(GpuTemplate):
         shared = tile.threads / WARP * block.reads
         wide = size + tile.columns(width) * tile.across
         products = tile.rows * tile.blocks * wide / block.rate
-        powers = tile.rows * tile.blocks / _POWERS
+        exponentials = tile.rows * tile.blocks / _POWERS
         each = -(-batch * heads * -(-length // tile.rows) // self.gpu.sms)
         waves = [held] * (each // held) + ([each % held] if each % held else [])
-        pieces = -(-places // tile.blocks)
+        pieces = -(-key_length // tile.blocks)
         alone = [max(1.0, 8 / (n * tile.threads / WARP)) for n in waves]
-        busy = (n * (max(products * a, shared) + powers) for n, a in zip(waves, alone, strict=True))
+        busy = (n * (max(products * a, shared) + exponentials) for n, a in zip(waves, alone, strict=True))
         return sum(pieces * (max(_LATENCY, work) + _ROUND) + 2 * _LATENCY for work in busy)
 
     def slower(self) -> Declined | None:
         """Against two products, a softmax and a copy of each operand and the result, launched by themselves."""
-        batch, length, heads, places, size, width = self.shape
+        batch, length, heads, key_length, size, width = self.shape
         many, mixed = batch * heads, PassContext.current().option("minitvm.mixed_precision")
         dtype = mixed or self.problem.output.dtype
-        moved = many * ((length + places) * (size + width) * 2 + length * places * 4)
+        moved = many * ((length + key_length) * (size + width) * 2 + length * key_length * 4)
         parts = moved * np.dtype(dtype).itemsize / self.gpu.bytes_per_cycle + 6 * _LAUNCH
-        for columns, depth, turned in ((places, size, True), (width, places, False)):
+        for columns, depth, turned in ((key_length, size, True), (width, key_length, False)):
             shapes = (many, length, depth), (many, columns, depth) if turned else (many, depth, columns)
             left, right = (Buffer("part", shape, dtype) for shape in shapes)
             out = Buffer("out", (many, length, columns), dtype)

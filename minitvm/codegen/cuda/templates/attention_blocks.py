@@ -1,9 +1,9 @@
 """Attention by blocks of threads, in one launch: some queries of a head each (FlashAttention, Dao et al. 2022,
 arXiv:2205.14135).
 
-The queries stay in shared memory, the places go through it in pieces: keys for the scores, values for what these mix.
-A thread has a few rows and columns of the scores and of the results in registers; threads that share rows are
-neighbours in a warp and agree on the maximum and the total by shuffles.
+The queries stay in shared memory, keys and values go through it in pieces: keys for the scores, values for what these
+mix.  A thread has a few rows and columns of the scores and of the results in registers; threads that share rows are
+neighbours in a warp and agree on the running maximum and sum by shuffles (online softmax).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import cached_property
 
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.templates.blocks import Lines
-from minitvm.codegen.cuda.templates.product import Factor, Share, in_block, in_blocks, unrolled
+from minitvm.codegen.cuda.templates.product import Operand, Staging, in_block, in_blocks, unrolled
 from minitvm.codegen.cuda.templates.tile import VECTOR, power_of_two
 from minitvm.codegen.loops import in_lanes, unflatten, with_memory
 from minitvm.codegen.problem import Problem, Tile
@@ -45,13 +45,13 @@ _STEPS = 8  # of a reduction that are written out
 
 @dataclass(frozen=True)
 class AttentionTile(Tile):
-    """``rows`` queries by ``blocks`` places; of each a thread has ``thread_rows x thread_columns`` scores."""
+    """``rows`` queries by ``blocks`` keys; of each a thread has ``thread_rows x thread_columns`` scores."""
 
     thread_rows: int = 4
     thread_columns: int = 4
 
     def __str__(self) -> str:
-        return f"{self.rows} queries x {self.blocks} places, {self.thread_rows} x {self.thread_columns} a thread"
+        return f"{self.rows} queries x {self.blocks} keys, {self.thread_rows} x {self.thread_columns} a thread"
 
     @property
     def down(self) -> int:
@@ -77,14 +77,14 @@ class AttentionTile(Tile):
 
 
 def shape_of(problem: Problem) -> tuple[int, ...]:
-    """Batch, length, heads, places, d, e."""
+    """Batch, length, heads, key_length, d, e."""
     (batch, length, heads, size), _, value = (b.shape for b in problem.inputs[:3])
     return batch, length, heads, value[1], size, value[3]
 
 
 @dataclass(frozen=True)
 class Block:
-    """What a block does: ``tile.rows`` queries of a head with all places."""
+    """What a block does: ``tile.rows`` queries of a head with all keys."""
 
     problem: Problem
     tile: AttentionTile
@@ -92,7 +92,7 @@ class Block:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Batch, length, heads, places, d, e."""
+        """Batch, length, heads, key_length, d, e."""
         return shape_of(self.problem)
 
     @property
@@ -109,7 +109,7 @@ class Block:
     @property
     def registers(self) -> int:
         """Of a thread, as predicted."""
-        rows, own = self.rows.count, self.places.count + self.columns.count
+        rows, own = self.rows.count, self.key_lines.count + self.columns.count
         return rows * (own + 4) + 2 * own + self._carried + 48
 
     @property
@@ -121,7 +121,7 @@ class Block:
     def reads(self) -> float:
         """Of a thread for a piece: vectors of shared memory."""
         rows, (size, _) = self.rows.count, self.shape[4:]
-        both = size * (rows + self.places.count) + self.tile.blocks * (rows + self.columns.count)
+        both = size * (rows + self.key_lines.count) + self.tile.blocks * (rows + self.columns.count)
         return both / VECTOR
 
     @property
@@ -134,39 +134,39 @@ class Block:
     room = VECTOR
     """Elements between lines of shared memory."""
 
-    def _share(self, operand: int, lines: int, depth: int, along_depth: bool) -> Share:
-        """An operand's way to shared memory as (depth, lines), the lines being queries, places or columns."""
-        buffer, heads = self.problem.inputs[operand], self.shape[2]
+    def _staged(self, number: int, lines: int, depth: int, along_depth: bool) -> Staging:
+        """An operand's way to shared memory as (depth, lines), the lines being queries, keys or columns."""
+        buffer, heads = self.problem.inputs[number], self.shape[2]
 
         def at(head: LoopExpr, line: LoopExpr, r: LoopExpr) -> LoopExpr:
             place, element = (line, r) if along_depth else (r, line)
             return buffer[head // heads, place, head % heads, element]
 
         count = buffer.shape[1 if along_depth else 3]
-        factor = Factor(count, at, along_depth, power_of_two(buffer.shape[3]), buffer.nbytes)
+        operand = Operand(count, at, along_depth, power_of_two(buffer.shape[3]), buffer.nbytes)
         total = buffer.shape[3 if along_depth else 1]
-        return Share(factor, lines, depth, self.tile.threads, total, self.dtype, self.room, stages=1)
+        return Staging(operand, lines, depth, self.tile.threads, total, self.dtype, self.room, stages=1)
 
     @cached_property
-    def queries(self) -> Share:
-        return self._share(0, self.tile.rows, self.tile.depth(self.shape[4]), along_depth=True)
+    def queries(self) -> Staging:
+        return self._staged(0, self.tile.rows, self.tile.depth(self.shape[4]), along_depth=True)
 
     @cached_property
-    def keys(self) -> Share:
-        return self._share(1, self.tile.blocks, self.tile.depth(self.shape[4]), along_depth=True)
+    def keys(self) -> Staging:
+        return self._staged(1, self.tile.blocks, self.tile.depth(self.shape[4]), along_depth=True)
 
     @cached_property
-    def values(self) -> Share:
+    def values(self) -> Staging:
         columns = self.tile.columns(self.shape[5]) * self.tile.across
-        return self._share(2, columns, self.tile.blocks, along_depth=False)
+        return self._staged(2, columns, self.tile.blocks, along_depth=False)
 
     @cached_property
-    def powers(self) -> Buffer:
-        return Buffer("powers", (self.tile.blocks, self.tile.rows + self.room), self.dtype, "shared")
+    def exponentials(self) -> Buffer:
+        return Buffer("exponentials", (self.tile.blocks, self.tile.rows + self.room), self.dtype, "shared")
 
     @property
     def shared(self) -> list[Buffer]:
-        return [self.queries.shared, self.keys.shared, self.values.shared, self.powers]
+        return [self.queries.shared, self.keys.shared, self.values.shared, self.exponentials]
 
     def _own(self, name: str, *shape: int) -> Buffer:
         return Buffer(name, shape, self.dtype, "local")
@@ -176,7 +176,7 @@ class Block:
         return Lines(self.tile.thread_rows, self.tile.down)
 
     @cached_property
-    def places(self) -> Lines:
+    def key_lines(self) -> Lines:
         return Lines(self.tile.thread_columns, self.tile.across)
 
     @cached_property
@@ -185,11 +185,11 @@ class Block:
 
     @cached_property
     def scores(self) -> Buffer:
-        return self._sums("scores", self.places)
+        return self._sums("scores", self.key_lines)
 
     @cached_property
-    def mixed(self) -> Buffer:
-        return self._sums("mixed", self.columns)
+    def weighted(self) -> Buffer:
+        return self._sums("weighted", self.columns)
 
     def _sums(self, name: str, columns: Lines) -> Buffer:
         return self._own(name, self.rows.count, columns.count)
@@ -200,9 +200,12 @@ class Block:
 
     @cached_property
     def of_rows(self) -> tuple[Buffer, Buffer, Buffer, Buffer]:
-        """The maximum and the total so far, those of a piece, and what earlier places count."""
-        top, total, part, earlier = (self._own(name, self.rows.count) for name in ("top", "total", "part", "earlier"))
-        return top, total, part, earlier
+        """The maximum and the sum so far, those of a piece, and what earlier keys count: the state of online
+        softmax."""
+        running_max, running_sum, part, rescale = (
+            self._own(name, self.rows.count) for name in ("running_max", "running_sum", "part", "rescale")
+        )
+        return running_max, running_sum, part, rescale
 
     # --- loops ------------------------------------------------------------------------------------------------
 
@@ -218,28 +221,28 @@ class Block:
 
     def _thread(self, head: LoopExpr, piece: LoopExpr, t: LoopExpr) -> Stmt:
         down, across = self._place(t)
-        top, total, *_ = self.of_rows
-        places = self.shape[3]
+        running_max, running_sum, *_ = self.of_rows
+        key_length = self.shape[3]
 
-        def carried(share: Share, tile: LoopExpr, start: LoopExpr) -> Stmt:
-            return with_memory([share.held], seq(share.load(head, tile, start, t), share.put(0, t)))
+        def carried(staging: Staging, tile: LoopExpr, start: LoopExpr) -> Stmt:
+            return with_memory([staging.held], seq(staging.load(head, tile, start, t), staging.put(0, t)))
 
         def step(number: LoopExpr) -> Stmt:
             start, zero = number * self.tile.blocks, const(0, "int64")
             brought = seq(Barrier(), carried(self.keys, number, zero), carried(self.values, zero, start), Barrier())
             scores = self._multiply(self.scores, self.queries.depth, self._query, self._key, down, across)
             softmax = self._softmax(head, piece, start, down, across)
-            mixed = self._multiply(self.mixed, self.tile.blocks, self._power, self._value, down, across)
-            return seq(brought, self._each(self.scores, lambda *at: const(0, self.dtype)), scores, softmax, mixed)
+            weighted = self._multiply(self.weighted, self.tile.blocks, self._power, self._value, down, across)
+            return seq(brought, self._each(self.scores, lambda *at: const(0, self.dtype)), scores, softmax, weighted)
 
         begin = [
-            self._each(top, lambda i: const(-math.inf, self.dtype)),
-            self._each(total, lambda i: const(0, self.dtype)),
-            self._each(self.mixed, lambda *at: const(0, self.dtype)),
+            self._each(running_max, lambda i: const(-math.inf, self.dtype)),
+            self._each(running_sum, lambda i: const(0, self.dtype)),
+            self._each(self.weighted, lambda *at: const(0, self.dtype)),
             carried(self.queries, piece, const(0, "int64")),
         ]
-        rounds = loop(-(-places // self.tile.blocks), step, name="piece")
-        own = [self.scores, self.mixed, *self.of_rows]
+        rounds = loop(-(-key_length // self.tile.blocks), step, name="piece")
+        own = [self.scores, self.weighted, *self.of_rows]
         return with_memory(own, seq(*begin, rounds, self._stores(head, piece, down, across)))
 
     def _place(self, t: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
@@ -250,7 +253,7 @@ class Block:
         """Every element of a thread's own: of rows, or of sums."""
         if buffer in self.of_rows:
             return unrolled(self.rows.count, lambda i: Store(buffer, (i,), value(i)), "i")
-        columns = self.places if buffer is self.scores else self.columns
+        columns = self.key_lines if buffer is self.scores else self.columns
 
         def element(i: LoopExpr, j: LoopExpr) -> Stmt:
             return Store(buffer, self._sum(buffer, i, j).index, value(i, j))
@@ -266,14 +269,14 @@ class Block:
         return self.keys.at(const(0, "int64"), r, line)
 
     def _power(self, r: LoopExpr, line: LoopExpr) -> LoopExpr:
-        return self.powers[r, line]
+        return self.exponentials[r, line]
 
     def _value(self, r: LoopExpr, line: LoopExpr) -> LoopExpr:
         return self.values.at(const(0, "int64"), r, line)
 
     def _multiply(self, sums: Buffer, depth: int, left: Read, right: Read, down: LoopExpr, across: LoopExpr) -> Stmt:
         """``sums += left(r, row) * right(r, column)`` for all r."""
-        columns = self.places if sums is self.scores else self.columns
+        columns = self.key_lines if sums is self.scores else self.columns
         a, b = self._own("a", self.rows.count), self._own("b", columns.count)
 
         def read(to: Buffer, side: Lines, element: Read, r: LoopExpr, thread: LoopExpr) -> Stmt:
@@ -293,40 +296,40 @@ class Block:
     # --- softmax ----------------------------------------------------------------------------------------------
 
     def _softmax(self, head: LoopExpr, piece: LoopExpr, start: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
-        """Scores become powers, in shared memory; what was mixed and added up before counts less.  A maximum of -inf
-        takes nothing off, so that places which are masked count nothing whatever piece they are in."""
-        scores, (top, total, part, earlier) = self.scores, self.of_rows
+        """Scores become exponentials, in shared memory; what was added up before is rescaled.  A maximum of -inf takes
+        nothing off, so that masked keys count nothing whatever piece they are in."""
+        scores, (running_max, running_sum, part, rescale) = self.scores, self.of_rows
         zeros = self.op.empty_rows == "zero"
 
         def power(i: LoopExpr, j: LoopExpr) -> LoopExpr:
-            return intrin("exp", self._sum(scores, i, j) - self._less(i))
+            return intrin("exp", self._sum(scores, i, j) - self._subtracted(i))
 
-        def share(i: LoopExpr) -> LoopExpr:
-            found = intrin("exp", earlier[i] - self._less(i))
+        def correction(i: LoopExpr) -> LoopExpr:
+            found = intrin("exp", rescale[i] - self._subtracted(i))
             return select(intrin("isnan", found), 0, found) if zeros else found
 
         def put(i: LoopExpr, j: LoopExpr) -> Stmt:
             found = self._sum(scores, i, j)
             kept = select(intrin("isnan", found), 0, found) if zeros else found
-            return Store(self.powers, (self.places.at(j, across), self.rows.at(i, down)), kept)
+            return Store(self.exponentials, (self.key_lines.at(j, across), self.rows.at(i, down)), kept)
 
         return seq(
             self._each(scores, lambda i, j: self._masked(head, piece, start, i, j, down, across)),
-            self._each(earlier, lambda i: top[i]),
+            self._each(rescale, lambda i: running_max[i]),
             *self._across(part, maximum),
-            self._each(top, lambda i: maximum(top[i], part[i])),
+            self._each(running_max, lambda i: maximum(running_max[i], part[i])),
             self._each(scores, power),
-            self._each(earlier, share),
+            self._each(rescale, correction),
             *self._across(part, lambda a, b: a + b),
-            self._each(total, lambda i: intrin("fma", total[i], earlier[i], part[i])),
-            self._each(self.mixed, lambda i, j: self._sum(self.mixed, i, j) * earlier[i]),
-            unrolled(self.rows.count, lambda i: unrolled(self.places.count, lambda j: put(i, j), "j"), "i"),
+            self._each(running_sum, lambda i: intrin("fma", running_sum[i], rescale[i], part[i])),
+            self._each(self.weighted, lambda i, j: self._sum(self.weighted, i, j) * rescale[i]),
+            unrolled(self.rows.count, lambda i: unrolled(self.key_lines.count, lambda j: put(i, j), "j"), "i"),
             Barrier(),
         )
 
-    def _less(self, i: LoopExpr) -> LoopExpr:
-        top = self.of_rows[0]
-        return select(top[i].equal(-math.inf), 0, top[i])
+    def _subtracted(self, i: LoopExpr) -> LoopExpr:
+        running_max = self.of_rows[0]
+        return select(running_max[i].equal(-math.inf), 0, running_max[i])
 
     def _masked(
         self,
@@ -339,19 +342,19 @@ class Block:
         across: LoopExpr,
     ) -> LoopExpr:
         """A score; of a place that there is not, -inf."""
-        _, length, heads, places, *_ = self.shape
+        _, length, heads, key_length, *_ = self.shape
         mask = self.problem.inputs[3] if len(self.problem.inputs) > 3 else None
         row = piece * self.tile.rows + self.rows.at(i, down)
-        place = start + self.places.at(j, across)
-        inside = minimum(row, length - 1), minimum(place, places - 1)
+        place = start + self.key_lines.at(j, across)
+        inside = minimum(row, length - 1), minimum(place, key_length - 1)
         score = self._sum(self.scores, i, j) * self.op.scale
         found = self.op.masked(score, mask, (head // heads, head % heads, *inside))
-        return select(place < places, found, -math.inf) if places % self.tile.blocks else found
+        return select(place < key_length, found, -math.inf) if key_length % self.tile.blocks else found
 
     def _across(self, to: Buffer, combine: Callable[[LoopExpr, LoopExpr], LoopExpr]) -> list[Stmt]:
         """Of every row the scores combined, in all threads that share it."""
         own = [self._each(to, lambda i: self._sum(self.scores, i, 0))]
-        for j in range(1, self.places.count):
+        for j in range(1, self.key_lines.count):
             own.append(self._each(to, lambda i, j=j: combine(to[i], self._sum(self.scores, i, j))))
         masks = [self.tile.across >> s for s in range(1, self.tile.across.bit_length())]
         return [*own, *(self._each(to, lambda i, m=m: combine(to[i], Shuffle(to[i], m))) for m in masks)]
@@ -359,8 +362,8 @@ class Block:
     # --- results ----------------------------------------------------------------------------------------------
 
     def _stores(self, head: LoopExpr, piece: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
-        _, length, heads, places, _, width = self.shape
-        out, total = self.problem.output, self.of_rows[1]
+        _, length, heads, key_length, _, width = self.shape
+        out, running_sum = self.problem.output, self.of_rows[1]
         vector = min(self.columns.vector, power_of_two(width))
 
         def store(i: LoopExpr, first: LoopExpr) -> Stmt:
@@ -368,7 +371,7 @@ class Block:
             column = self.columns.at(first, across)
 
             def element(lane: LoopExpr) -> Stmt:
-                found = self.op.averaged(self._sum(self.mixed, i, first + lane), total[i], places)
+                found = self.op.averaged(self._sum(self.weighted, i, first + lane), running_sum[i], key_length)
                 index = (head // heads, row, head % heads, column + lane)
                 return Store(out, index, found.astype(out.dtype))
 

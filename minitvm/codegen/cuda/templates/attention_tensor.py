@@ -18,10 +18,10 @@ _DEEP = 8  # of the depth, what a warp multiplies at once
 
 @dataclass(frozen=True)
 class TensorTile(AttentionTile):
-    """Of tensor cores: ``thread_rows`` are a warp's, with all places."""
+    """Of tensor cores: ``thread_rows`` are a warp's, with all keys."""
 
     def __str__(self) -> str:
-        return f"{self.rows} queries x {self.blocks} places, {self.thread_rows} queries a warp, TF32"
+        return f"{self.rows} queries x {self.blocks} keys, {self.thread_rows} queries a warp, TF32"
 
     @property
     def across(self) -> int:
@@ -62,7 +62,7 @@ class TensorBlock(Block):
 
     @property
     def registers(self) -> int:
-        return self.rows.count * (self.places.count + self.columns.count + 4) + self._carried + 64
+        return self.rows.count * (self.key_lines.count + self.columns.count + 4) + self._carried + 64
 
     @property
     def reads(self) -> float:
@@ -79,7 +79,7 @@ class TensorBlock(Block):
         return Fragment(self.tile.thread_rows // 8, 8, MMA[0], 8)
 
     @cached_property
-    def places(self) -> Lines:
+    def key_lines(self) -> Lines:
         return Fragment(self.tile.blocks // 4, 4, MMA[1], 1)
 
     @cached_property

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 from minitvm.codegen.cuda.machine import WARP
-from minitvm.codegen.cuda.templates.product import Factor, GpuProduct, Share, in_block, in_blocks, unrolled
+from minitvm.codegen.cuda.templates.product import GpuProduct, Operand, Staging, in_block, in_blocks, unrolled
 from minitvm.codegen.cuda.templates.tile import MMA, ROOM, VECTOR, BlockTile, MmaTile, power_of_two
 from minitvm.codegen.loops import in_lanes, redirect, unflatten, with_memory
 from minitvm.codegen.templates.tile import store_at
@@ -103,26 +103,26 @@ class Blocks:
     parts: Buffer | None = None
 
     @cached_property
-    def left(self) -> Share:
-        return self._share(self.product.left, self.tile.rows)
+    def left(self) -> Staging:
+        return self._staged(self.product.left, self.tile.rows)
 
     @cached_property
-    def right(self) -> Share:
-        return self._share(self.product.right, self.tile.columns)
+    def right(self) -> Staging:
+        return self._staged(self.product.right, self.tile.columns)
 
     @property
     def shared(self) -> tuple[Buffer, Buffer]:
         """What both factors' pieces are in."""
         return self.left.shared, self.right.shared
 
-    def _share(self, factor: Factor, lines: int) -> Share:
+    def _staged(self, operand: Operand, lines: int) -> Staging:
         """Vectors along the depth come to the left-hand factor's lines by copies; a thread of a warp reads one line or
         four, so those are in different banks."""
         tile, product = self.tile, self.product
-        inside = bool(tile.copied) and factor is product.left and factor.along_depth and factor.vector > 1
-        room = VECTOR * factor.along_depth
-        carried = (factor, lines, tile.depth, tile.threads, product.depth, product.dtype, room)
-        return Share(*carried, tile.stages, bool(tile.copied), inside)
+        inside = bool(tile.copied) and operand is product.left and operand.along_depth and operand.vector > 1
+        room = VECTOR * operand.along_depth
+        carried = (operand, lines, tile.depth, tile.threads, product.depth, product.dtype, room)
+        return Staging(*carried, tile.stages, bool(tile.copied), inside)
 
     @cached_property
     def rows(self) -> Lines:
@@ -215,7 +215,7 @@ class Blocks:
         a = Buffer("a", (width, tile.thread_rows), self.product.dtype, "local")
         b = Buffer("b", (tile.thread_columns,), self.product.dtype, "local")
 
-        def read(to: Callable[[LoopExpr], Load], lines: Lines, share: Share, r: LoopExpr, thread: LoopExpr) -> Stmt:
+        def read(to: Callable[[LoopExpr], Load], lines: Lines, share: Staging, r: LoopExpr, thread: LoopExpr) -> Stmt:
             def element(i: LoopExpr) -> Stmt:
                 return store_at(to(i), share.at(stage, r, lines.at(i, thread)))
 
@@ -293,12 +293,12 @@ _UPPER = 0xFFFFE000 - (1 << 32)
 class TensorBlocks(Blocks):
     """Warps side by side, each with ``thread_rows x thread_columns`` sums in pieces of 16 x 8."""
 
-    def _share(self, factor: Factor, lines: int) -> Share:
+    def _staged(self, operand: Operand, lines: int) -> Staging:
         tile, product = self.tile, self.product
-        inside = bool(tile.copied) and factor.along_depth
+        inside = bool(tile.copied) and operand.along_depth
         room = VECTOR if inside else 8
-        carried = (factor, lines, tile.depth, tile.threads, product.depth, product.dtype, room)
-        return Share(*carried, tile.stages, bool(tile.copied), inside)
+        carried = (operand, lines, tile.depth, tile.threads, product.depth, product.dtype, room)
+        return Staging(*carried, tile.stages, bool(tile.copied), inside)
 
     @cached_property
     def sums(self) -> Buffer:
@@ -354,11 +354,11 @@ class TensorBlocks(Blocks):
 class HalfBlocks(TensorBlocks):
     """Of factors of two bytes, which lie in shared memory as in global memory: ``ldmatrix`` turns what lies across."""
 
-    def _share(self, factor: Factor, lines: int) -> Share:
+    def _staged(self, operand: Operand, lines: int) -> Staging:
         tile, product = self.tile, self.product
         assert isinstance(tile, MmaTile)
-        carried = (factor, lines, tile.depth, tile.threads, product.depth, tile.kind, ROOM // tile.element)
-        return Share(*carried, tile.stages, bool(tile.copied), factor.along_depth)
+        carried = (operand, lines, tile.depth, tile.threads, product.depth, tile.kind, ROOM // tile.element)
+        return Staging(*carried, tile.stages, bool(tile.copied), operand.along_depth)
 
     def _multiply(self, stage: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
         """Four matrices of 8 x 8 at a time: of rows those of one product, of columns those of two."""
@@ -394,7 +394,7 @@ def _halves(a: Sequence[LoopExpr], b: Sequence[LoopExpr], tile: BlockTile) -> Ha
     assert isinstance(tile, MmaTile)
     if tile.products == 1:
         return [(tuple(a), tuple(b))]
-    (a_high, a_low), (b_high, b_low) = (zip(*map(_split, factor), strict=True) for factor in (a, b))
+    (a_high, a_low), (b_high, b_low) = (zip(*map(_split, operand), strict=True) for operand in (a, b))
     return [(a_low, b_high), (a_high, b_low), (a_high, b_high)]
 
 

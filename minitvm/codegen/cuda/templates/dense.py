@@ -7,7 +7,7 @@ from functools import cached_property
 
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.templates.blocks import launches
-from minitvm.codegen.cuda.templates.product import Factor, GpuProduct
+from minitvm.codegen.cuda.templates.product import GpuProduct, Operand
 from minitvm.codegen.cuda.templates.tile import TILES, BlockTile, choices, power_of_two, tensor_tiles, with_copies
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.product import Matrix
@@ -85,8 +85,8 @@ class GpuTemplate(Template):
     def _places(self, tile: Tile) -> str:
         """What speaks against a tile whose threads copy many single elements of windows: each has its own address."""
         assert isinstance(tile, BlockTile)
-        for factor, lines in ((self.product.left, tile.rows), (self.product.right, tile.columns)):
-            single = lines * tile.depth // tile.threads if factor.windows and factor.vector == 1 else 0
+        for operand, lines in ((self.product.left, tile.rows), (self.product.right, tile.columns)):
+            single = lines * tile.depth // tile.threads if operand.windows and operand.vector == 1 else 0
             if single > (_COPIED if tile.copied else _CARRIED):
                 return "its threads have the places of many single elements to work out"
         return ""
@@ -109,7 +109,7 @@ class GpuMatmul(GpuTemplate):
     def product(self) -> GpuProduct:
         (a, b), attributes, out = self.problem.inputs, self.op.attributes(), Matrix.of(self.problem.output)
         transpose_b = bool(attributes.get("transpose_b", isinstance(self.op, Dense)))
-        left, right = Factor.of(a, bool(attributes.get("transpose_a", False))), Factor.of(b, not transpose_b)
+        left, right = Operand.of(a, bool(attributes.get("transpose_a", False))), Operand.of(b, not transpose_b)
 
         def store(p: LoopExpr, i: LoopExpr, j: LoopExpr, value: LoopExpr) -> Stmt:
             return store_at(out.at(p, i, j), value)

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from minitvm.codegen.cuda.templates.blocks import launches
 from minitvm.codegen.cuda.templates.dense import GpuTemplate
-from minitvm.codegen.cuda.templates.product import Factor, GpuProduct
+from minitvm.codegen.cuda.templates.product import GpuProduct, Operand
 from minitvm.codegen.cuda.templates.tile import VECTOR, WIDEST, BlockTile, power_of_two
 from minitvm.codegen.loops import inside, or_zero, unflatten
 from minitvm.codegen.problem import TEMPLATES, Choice
@@ -84,27 +84,27 @@ class ImplicitProduct:
     # --- as factors -----------------------------------------------------------------------------------------------
 
     @property
-    def pixels(self) -> Factor:
+    def pixels(self) -> Operand:
         shapes, data = self.shapes, self.shapes.data
         plain = all(w.is_pixels for w in shapes.windows)
         if self.channels_last:
             vector = _vector(shapes.op.layouts[0], "C", shapes.inputs, WIDEST)
-            return Factor(self.positions, self.pixel, True, vector, data.nbytes, not plain)
+            return Operand(self.positions, self.pixel, True, vector, data.nbytes, not plain)
         vector = _vector(shapes.op.layouts[0], shapes.op.spatial[-1], shapes.positions, WIDEST) if plain else 1
-        return Factor(self.positions, self.pixel, False, vector, data.nbytes, not plain)
+        return Operand(self.positions, self.pixel, False, vector, data.nbytes, not plain)
 
     @property
-    def weights(self) -> Factor:
+    def weights(self) -> Operand:
         shapes, layout, weight = self.shapes, self.shapes.op.layouts[1], self.shapes.weight
         if _last(layout) == "O":
             vector = _vector(layout, "O", shapes.channels, WIDEST)
-            return Factor(shapes.channels, self.weight, False, vector, weight.nbytes)
+            return Operand(shapes.channels, self.weight, False, vector, weight.nbytes)
         inner = ["I", *shapes.op.spatial] if not self.channels_last else [*shapes.op.spatial, "I"]
         together = [axis.name for axis in layout.axes[-len(inner) :]] == inner
         depth = math.prod(self._taps) * shapes.inputs
         whole = together and self._whole and not layout.is_blocked
         vector = power_of_two(depth, WIDEST) if whole else 1
-        return Factor(shapes.channels, self.weight, True, vector, weight.nbytes)
+        return Operand(shapes.channels, self.weight, True, vector, weight.nbytes)
 
     @property
     def _whole(self) -> bool:

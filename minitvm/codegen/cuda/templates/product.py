@@ -41,7 +41,7 @@ Element = Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr]
 
 
 @dataclass(frozen=True)
-class Factor:
+class Operand:
     """Lines of a product: the rows of the left-hand factor, the columns of the right-hand one.
 
     ``along_depth``: neighbours in memory are neighbours in the depth, else they are in neighbouring lines; groups of
@@ -62,7 +62,7 @@ class Factor:
         return self.windows and self.along_depth and self.vector > 1
 
     @staticmethod
-    def of(buffer: Buffer, depth_first: bool) -> Factor:
+    def of(buffer: Buffer, depth_first: bool) -> Operand:
         """A matrix, or a batch of them: (depth, lines) or (lines, depth)."""
         *outer, a, b = buffer.shape
         batched = len(outer) == 1 and outer[0] != 1
@@ -71,7 +71,7 @@ class Factor:
             where = (r, line) if depth_first else (line, r)
             return buffer[where if not outer else ((p if batched else 0), *where)]
 
-        return Factor(b if depth_first else a, at, not depth_first, power_of_two(b, WIDEST), buffer.nbytes)
+        return Operand(b if depth_first else a, at, not depth_first, power_of_two(b, WIDEST), buffer.nbytes)
 
 
 @dataclass(frozen=True)
@@ -83,8 +83,8 @@ class GpuProduct:
 
     batch: int
     depth: int
-    left: Factor
-    right: Factor
+    left: Operand
+    right: Operand
     dtype: str
     store: Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], Stmt]
     vector: int
@@ -155,10 +155,10 @@ def unrolled(count: int, body: Callable[[LoopExpr], Stmt], name: str) -> Stmt:
 
 
 @dataclass(frozen=True)
-class Share:
+class Staging:
     """What the threads of a block carry of a factor to shared memory: ``lines x depth`` in vectors, in turn."""
 
-    factor: Factor
+    operand: Operand
     lines: int
     depth: int
     threads: int
@@ -175,10 +175,10 @@ class Share:
     @cached_property
     def vector(self) -> int:
         """Elements carried at once."""
-        if self.copied and self.factor.along_depth and not self.depth_inside:
+        if self.copied and self.operand.along_depth and not self.depth_inside:
             return 1
         most = VECTOR if np.dtype(self.dtype).itemsize > 2 else WIDEST
-        return math.gcd(self.factor.vector, self.depth if self.factor.along_depth else self.lines, most)
+        return math.gcd(self.operand.vector, self.depth if self.operand.along_depth else self.lines, most)
 
     @property
     def vectors(self) -> int:
@@ -192,7 +192,7 @@ class Share:
     @cached_property
     def shared(self) -> Buffer:
         """All pieces: (stage, depth, lines), with room that keeps what is stored across in different banks."""
-        name = "left" if self.factor.along_depth else "right"
+        name = "left" if self.operand.along_depth else "right"
         rows, columns = (self.lines, self.depth) if self.depth_inside else (self.depth, self.lines)
         return Buffer(name, (self.stages, rows, columns + self.room), self.dtype, "shared")
 
@@ -214,7 +214,7 @@ class Share:
 
         def one(i: LoopExpr) -> Stmt:
             number = i * self.threads + thread
-            if self.factor.along_depth:
+            if self.operand.along_depth:
                 line, at = unflatten(number, (self.lines, self.depth // self.vector))
                 found = body(i, line, at * self.vector)
             else:
@@ -240,7 +240,7 @@ class Share:
             element = self._elements(p, tile, line, start + at)
 
             def copied(lane: LoopExpr) -> Stmt:
-                where = (at + lane, line) if self.factor.along_depth else (at, line + lane)
+                where = (at + lane, line) if self.operand.along_depth else (at, line + lane)
                 return CopyAsync(self.shared, self.at(_index(stage), *where).index, element(lane))
 
             return in_lanes(self.vector, copied)
@@ -249,11 +249,11 @@ class Share:
 
     def _elements(self, p: LoopExpr, tile: LoopExpr, line: LoopExpr, r: LoopExpr) -> Callable[[LoopExpr], LoopExpr]:
         """Of a vector from a tile's ``line`` and ``r`` on, by lane."""
-        factor, first = self.factor, self._line(tile, line)
+        operand, first = self.operand, self._line(tile, line)
 
         def element(lane: LoopExpr) -> LoopExpr:
-            where = (first, r + lane) if factor.along_depth else (first + lane, r)
-            value = narrowed(factor.at(p, *where), self.dtype)
+            where = (first, r + lane) if operand.along_depth else (first + lane, r)
+            value = narrowed(operand.at(p, *where), self.dtype)
             return or_zero(r < self.total_depth, value) if self._ends_within else value
 
         return element
@@ -265,7 +265,7 @@ class Share:
 
     def _line(self, tile: LoopExpr, line: LoopExpr) -> LoopExpr:
         """A line of a tile; beyond the last one some other, with which something is computed that is not stored."""
-        step, lines = 1 if self.factor.along_depth else self.vector, self.factor.lines
+        step, lines = 1 if self.operand.along_depth else self.vector, self.operand.lines
         if lines % self.lines == 0:
             return tile * self.lines + line
         return minimum(tile * (self.lines // step) + line // step, lines // step - 1) * step
@@ -275,10 +275,10 @@ class Share:
 
         def one(i: LoopExpr, line: LoopExpr, at: LoopExpr) -> Stmt:
             def element(lane: LoopExpr) -> Stmt:
-                where = (at + lane, line) if self.factor.along_depth else (at, line + lane)
+                where = (at + lane, line) if self.operand.along_depth else (at, line + lane)
                 return Store(self.shared, self.at(_index(half), *where).index, self.held[i, lane])
 
-            if self.factor.along_depth and not self.depth_inside:
+            if self.operand.along_depth and not self.depth_inside:
                 return unrolled(self.vector, element, "lane")
             return in_lanes(self.vector, element)
 
