@@ -63,7 +63,7 @@ def read_int(name: str) -> int:
 
 
 def read_flag(name: str) -> bool:
-    """Whether a variable is set, to anything but 0."""
+    """True if a variable is set, to anything but 0."""
     return read(name) not in ("", "0")
 
 
@@ -106,7 +106,7 @@ def usable_cpus() -> int:
 
 
 def physical_cores() -> int:
-    """As :func:`usable_cpus`, but hardware threads of one core count once."""
+    """The same as :func:`usable_cpus`, but hardware threads of one core count once."""
     siblings = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
     cores = {_read_text(Path(siblings.format(c))) or str(c) for c in allowed_cpus()}
     return max(1, int(min(len(cores), cpu_quota())))

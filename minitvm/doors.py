@@ -47,7 +47,7 @@ def door(alone: Callable[P, T]) -> Door[P, T]:
 
 
 def is_there(module: str) -> bool:
-    """Whether the package has a module, named without ``minitvm.``; one that was taken out with its room it has not."""
+    """True if the package has a module, named without ``minitvm.``; one that was taken out with its room it has not."""
     names = module.split(".") if module else []
     return bool(names) and all(find_spec(".".join(("minitvm", *names[:n]))) for n in range(1, len(names) + 1))
 

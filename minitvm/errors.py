@@ -247,12 +247,12 @@ def warn(text: str, kind: type[Warning] = UserWarning) -> None:
 
 
 def is_own(maker: object) -> bool:
-    """Whether a class or function is minitvm's."""
+    """True if a class or function is minitvm's."""
     return maker.__module__.partition(".")[0] == "minitvm"
 
 
 def is_again(old: object, new: object) -> bool:
-    """Whether one class or function is another one defined once more, as a cell of a notebook does that is run again:
+    """True if one class or function is another one defined once more, as a cell of a notebook does that is run again:
     of the same name in the same place, and not minitvm's."""
     if is_own(old) or is_own(new):
         return False
@@ -260,7 +260,7 @@ def is_again(old: object, new: object) -> bool:
 
 
 def place_of(maker: object) -> str:
-    """Where a class or function is defined, for errors."""
+    """The place where a class or function is defined, for errors."""
     return f"{maker.__module__}.{getattr(maker, '__qualname__', maker)}"
 
 

@@ -189,7 +189,7 @@ def require_consistent(model: Model, names: Mapping[str, Sequence[int | str]] = 
 
 
 def _fails_at(error: MiniTVMError, model: Model, shapes: Mapping[str, Sequence[int | str]], extent: int) -> bool:
-    """Whether the import fails likewise where open dimensions are numbers."""
+    """True if the import fails likewise where open dimensions are numbers."""
     sizes = {name: [extent if isinstance(dim, str) else dim for dim in shape] for name, shape in shapes.items()}
     try:
         from_onnx(model, shape_dict=sizes)
@@ -208,7 +208,8 @@ def _said(error: MiniTVMError) -> tuple[str, list[str]]:
 
 
 def why_specialised(model: Model, target: str | Target = "llvm") -> str | None:
-    """Why a model with open dimensions is compiled for each shape, as far as that is seen without a build."""
+    """The reason why a model with open dimensions is compiled for each shape, as far as that is seen without a
+    build."""
     try:
         with assumptions():
             _import_symbolic(model, backend_for(target, 1))

@@ -41,7 +41,7 @@ class MiniTVMBackend(Backend):
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **_: Any) -> bool:
-        """Whether the model can be imported, its shapes as they stand."""
+        """True if the model can be imported, its shapes as they stand."""
         try:
             from_onnx(model)
         except UnknownValueError as error:

@@ -235,11 +235,11 @@ class MachineModel:
         return flops / (2 * self.lanes(dtype))
 
     def pays_to_move(self, multiply_adds: int, elements: int) -> bool:
-        """Whether a convolution alone may gain more from other layouts than moving so many elements costs."""
+        """True if a convolution alone may gain more from other layouts than moving so many elements costs."""
         return True
 
     def pays_to_round(self, exact: float, rounded: float) -> bool:
-        """Whether the cycles of a product with factors of fewer bits are worth what it loses; memory always gains."""
+        """True if the cycles of a product with factors of fewer bits are worth what it loses; memory always gains."""
         return True
 
     def lanes(self, dtype: str) -> int:

@@ -46,7 +46,7 @@ def _is_known(shape: Iterable[OpenDim]) -> bool:
 
 
 def _is_batch(shapes: Iterable[Sequence[OpenDim]]) -> bool:
-    """Whether all that is open is one leading dimension, not the length of mere vectors."""
+    """True if all that is open is one leading dimension, not the length of mere vectors."""
     found = list(shapes)
     return all(_is_known(s[1:]) for s in found) and len({s[0] for s in found}) == 1 and any(s[1:] for s in found)
 

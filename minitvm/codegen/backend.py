@@ -99,7 +99,7 @@ class Backend(ABC):
         return declined
 
     def slower(self, call: Call) -> Declined | None:
-        """Why an operator that stands for several would be no faster than these: ``FuseAttention`` asks."""
+        """The reason why an operator that stands for several would be no faster than these: ``FuseAttention`` asks."""
         if not is_lowerable(call) or any(0 in arg.shape for arg in call.args):
             return Declined("its shapes are known only when it runs, or it computes nothing")
         if self.target.libs:

@@ -115,7 +115,7 @@ def _touched(stmt: Stmt) -> dict[Buffer, None]:
 
 
 def _depends(leaf: Stmt, buffer: Buffer, images: Mapping[Buffer, tuple[Buffer, int]]) -> bool:
-    """Whether what a statement stores to a buffer may be another thing for each image."""
+    """True if what a statement stores to a buffer may be another thing for each image."""
     touched = _touched(leaf)
     stores = any(isinstance(s, Store) and s.buffer is buffer for s in walk_stmts(leaf))
     return stores and any(other in images for other in touched)

@@ -306,7 +306,7 @@ def _trimmed(counts: Array) -> tuple[tuple[int, ...], Array]:
 
 
 def _outside(buffer: Buffer, stores: Sequence[Sequence[_Part]]) -> tuple[tuple[int, ...], str] | None:
-    """Where a store leaves the buffer."""
+    """The place where a store leaves the buffer."""
     for parts in stores:
         if any(part.outside for part in parts):
             at = {d: i for part in parts for d, i in zip(part.dims, part.outside or part.low, strict=True)}
@@ -333,7 +333,7 @@ def _first_wrong(buffer: Buffer, stores: Sequence[Sequence[_Part]]) -> tuple[tup
 
 
 def _is_whole(part: _Part, buffer: Buffer) -> bool:
-    """Whether a part hits every position of its dimensions, once."""
+    """True if a part hits every position of its dimensions, once."""
     return (
         bool(part.dims)
         and part.counts.shape == tuple(buffer.shape[d] for d in part.dims)

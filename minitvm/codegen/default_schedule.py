@@ -142,7 +142,7 @@ def _scheduled(walk: Walk, schedules: Sequence[Schedule], machine: MachineModel,
 
 
 def _in_squares(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | Declined | None:
-    """Where something is read across the order of the result."""
+    """The place where something is read across the order of the result."""
     found = _square(walk, machine)
     if not isinstance(found, _Square):
         return found
@@ -200,7 +200,7 @@ def crossing(walk: Walk, each: int = 1) -> tuple[Load, Axis, Axis] | Declined | 
 
 
 def _is_inside(load: Load, walk: Walk) -> bool:
-    """Whether every iteration may read it, whatever is asked before."""
+    """True if every iteration may read it, whatever is asked before."""
     return all(bounds(i, walk.ranges).within(0, n - 1) for i, n in zip(load.index, load.buffer.shape, strict=True))
 
 
@@ -241,7 +241,7 @@ def _strip(square: _Square, threads: int) -> int:
 
 
 def _share_places(buffer: Buffer, index: Sequence[LoopExpr], var: LoopVar, places: int = 4) -> bool:
-    """Whether what is read or written for neighbouring ``var`` has so few places in the first-level cache."""
+    """True if what is read or written for neighbouring ``var`` has so few places in the first-level cache."""
     apart = stride_along(buffer, index, var)
     return apart is not None and apart * np.dtype(buffer.dtype).itemsize * places % WAY_BYTES == 0
 
@@ -373,7 +373,7 @@ def _reduced_in_lanes(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt
 
 
 def _reads_near(parts: Sequence[Walk], lanes: int) -> bool:
-    """Whether neighbouring results read neighbouring elements, or, of a short reduction, elements a few apart."""
+    """True if neighbouring results read neighbouring elements, or, of a short reduction, elements a few apart."""
     longest = parts[0] if len(parts) == 1 else max(parts, key=lambda part: part.loops[-1][1])
     last, count = longest.loops[-1]
     if isinstance(count, int) and count < min(FEWEST_LANES, lanes) and len(parts) == 1:
@@ -411,7 +411,7 @@ def _rows(outer: Loops, row: Sequence[Stmt], machine: MachineModel, parallel: bo
 
 
 def _few(outer: Loops, machine: MachineModel) -> bool:
-    """Whether there are too few rows for the threads."""
+    """True if there are too few rows for the threads."""
     rows = math.prod(extent for _, extent in outer)
     return isinstance(rows, int) and rows < _PIECES * machine.threads // 4
 

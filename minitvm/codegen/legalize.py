@@ -54,7 +54,7 @@ _FLOAT32: dict[str, Callable[[LoopExpr], LoopExpr]] = {
 
 
 def is_long(value: LoopExpr) -> bool:
-    """Whether what becomes a polynomial is in it: a chain of operations of which each waits for the one before."""
+    """True if what becomes a polynomial is in it: a chain of operations of which each waits for the one before."""
     nodes = (node for node in walk_exprs(value) if isinstance(node, (Intrin, Binary)) and node.dtype != "float64")
     return any(
         node.name in _FLOAT32 if isinstance(node, Intrin) else node.op == "pow" and node.dtype.startswith("float")
@@ -89,7 +89,7 @@ def _formula(expr: Intrin, native: Set[str]) -> Callable[..., LoopExpr]:
 
 
 def _is_exp_of_little(expr: Intrin) -> bool:
-    """Whether it is an exponential of ``min(x, c)`` that cannot overflow."""
+    """True if it is an exponential of ``min(x, c)`` that cannot overflow."""
     match expr:
         case Intrin("exp", (Binary("min", _, Const(most, _)) | Binary("min", Const(most, _), _),)):
             return bool(most < polynomials.LITTLE)

@@ -60,7 +60,7 @@ class _Adds:
     vector: bool = False
 
     def along(self, var: LoopVar) -> bool:
-        """Whether an iteration of a loop adds to other elements than the next."""
+        """True if an iteration of a loop adds to other elements than the next."""
         return any(depends_on(i, var) for at in self.index for i in at)
 
     def then(self, other: _Adds) -> _Adds:
@@ -184,7 +184,7 @@ def _times(found: For, ranges: Ranges) -> float:
 
 
 def _is_kept(buffer: Buffer) -> bool:
-    """Whether it is memory of a thread's own that one more of costs little."""
+    """True if it is memory of a thread's own that one more of costs little."""
     return buffer.scope != "global" and all(isinstance(n, int) for n in buffer.shape)
 
 

@@ -51,7 +51,7 @@ Loops: TypeAlias = Sequence[tuple[LoopVar, int]]
 
 
 def enough(count: Dim, wanted: float) -> bool:
-    """Whether a number of iterations is known to be large enough."""
+    """True if a number of iterations is known to be large enough."""
     return isinstance(count, int) and count >= wanted
 
 

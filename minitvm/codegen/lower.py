@@ -80,14 +80,14 @@ def lower(
 def lowering(
     function: Function, name: str, machine: MachineModel, kind: str = "llvm", templates: Sequence[str] = ()
 ) -> Lowering:
-    """As :func:`lower`, with what was chosen and what declined."""
+    """The same as :func:`lower`, with what was chosen and what declined."""
     with decisions() as log:
         found = lowered(function, name, machine, kind, templates or (kind,))
     return replace(found, decisions=tuple(log))
 
 
 def lowered(function: Function, name: str, machine: MachineModel, kind: str, templates: Sequence[str]) -> Lowering:
-    """As :func:`lower`, with what was chosen; whoever listens hears what was decided."""
+    """The same as :func:`lower`, with what was chosen; whoever listens hears what was decided."""
     inside, refusals, sizes = calls(function.body), list[Decision](), sizes_of(function)
     spans, override = span_of(*inside), override_for(name, function)
     with span_scope(spans):

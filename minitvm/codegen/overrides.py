@@ -55,7 +55,7 @@ class Override:
         return any(fnmatchcase(name, self.kernel) for name in (symbol, *group.span, *span_of(*calls(group.body))))
 
     def names(self, maker: type[Template]) -> bool:
-        """Whether a template is the one that is asked for: ``conv_blocked.ConvBlocked``, or the class's name alone."""
+        """True if a template is the one that is asked for: ``conv_blocked.ConvBlocked``, or the class's name alone."""
         whole = f"{maker.__module__.rpartition('.')[2]}.{maker.__name__}"
         return self.template in (None, whole, maker.__name__)
 

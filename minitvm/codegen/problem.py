@@ -64,7 +64,7 @@ class Problem:
 
     @property
     def is_static(self) -> bool:
-        """Whether all extents are numbers."""
+        """True if all extents are numbers."""
         return all(isinstance(extent, int) for buffer in (*self.inputs, *self.outputs) for extent in buffer.shape)
 
     @property
@@ -138,11 +138,12 @@ class Template(ABC):
         self.problem, self.machine, self.op = problem, machine, problem.op
 
     def refusal(self) -> Declined | None:
-        """Why it does not take the problem; ``None`` where it does."""
+        """The reason why it does not take the problem; ``None`` where it does."""
         return self.problem.not_floats
 
     def slower(self) -> Declined | None:
-        """Why the operators that its own stands for would be faster; ``None`` where they are not, or there are none."""
+        """The reason why the operators that its own stands for would be faster; ``None`` where they are not, or there
+        are none."""
         return None
 
     def choices(self) -> Sequence[Choice]:

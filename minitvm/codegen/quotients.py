@@ -36,7 +36,7 @@ def quantized(value: LoopExpr, dtype: str) -> LoopExpr | None:
 
 
 def is_whole(value: LoopExpr) -> bool:
-    """Whether it is a whole number, by its form: what :func:`quantized` returns, or what is kept within a range."""
+    """True if it is a whole number, by its form: what :func:`quantized` returns, or what is kept within a range."""
     match value:
         case Select(_, value, Const(other)) | Binary("add", value, Const(other)):
             return float(other).is_integer() and is_whole(value)

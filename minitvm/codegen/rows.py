@@ -216,7 +216,7 @@ def _side_by_side(group: Group, rank: int) -> int | None:
 
 
 def _apart(group: Group, rank: int, first: int) -> bool:
-    """Whether what neighbours along the axes from ``first`` on read is always equally far apart, and near."""
+    """True if what neighbours along the axes from ``first`` on read is always equally far apart, and near."""
     var, shape = LoopVar("row"), group.outputs[0].buffer.shape
     kept = {out.buffer for out in group.nests}
     for out in group.nests:

@@ -180,7 +180,7 @@ def _first_stores(stmt: Stmt, buffer: Buffer) -> list[Index]:
 
 
 def _fills(index: Index, shape: Sequence[int], ranges: Mapping[LoopVar, Range]) -> bool:
-    """Whether a store reaches every element of a box: loop variables of its own for each dimension."""
+    """True if a store reaches every element of a box: loop variables of its own for each dimension."""
     forms, extents = [affine(i) for i in index], {v: r.high + 1 for v, r in ranges.items() if r.high is not None}
     used = [term for form in forms for term in form.terms]
     whole = all(mixed_radix(form, extents) == extent for form, extent in zip(forms, shape, strict=True))

@@ -354,7 +354,7 @@ def carried(loop: For, only_flow: bool = False) -> Access | None:
 
 
 def _may_meet(a: Access, b: Access, var: LoopVar, extent: int | None, ranges: Ranges) -> bool:
-    """Whether iterations ``v`` and ``w != v`` may reach one element by ``a`` and ``b``; decided by any dimension."""
+    """True if iterations ``v`` and ``w != v`` may reach one element by ``a`` and ``b``; decided by any dimension."""
     forms = [(affine(i), affine(j)) for i, j in zip(a.index, b.index, strict=True)]
     forms.append((address(a.buffer, a.index), address(b.buffer, b.index)))
     return all(_may_be_equal(x, y, var, extent, ranges) for x, y in forms)

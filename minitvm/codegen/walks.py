@@ -145,7 +145,7 @@ def in_bands(walk: Walk, threads: int) -> Walk:
 
 
 def _moves_windows_by_rows(walk: Walk) -> bool:
-    """Whether the loops are one over channels, one over the rows of windows, and others."""
+    """True if the loops are one over channels, one over the rows of windows, and others."""
     steps = {var for reduce in outer_reductions(walk.value) for var, _ in reduce.axes}
     windows = [i for load in loads(walk.value) for i in load.index if any(depends_on(i, step) for step in steps)]
     moves = [any(depends_on(i, var) for i in windows) for var, _ in walk.loops]
@@ -235,7 +235,7 @@ def summed_in_steps(walk: Walk, terms: int) -> Walk | None:
 
 
 def jumps(value: LoopExpr, var: LoopVar) -> bool:
-    """Whether something is read where ``var`` alone says, but by no fixed step nor period: ``x[var * 5 // 28]``."""
+    """True if something is read where ``var`` alone says, but by no fixed step nor period: ``x[var * 5 // 28]``."""
     for load in loads(value):
         terms = [t for t in address(load.buffer, load.index).terms if t != var and depends_on(t, var)]
         nodes = [node for term in terms for node in walk_exprs(term)]
@@ -364,7 +364,8 @@ def _cuts(value: LoopExpr, var: LoopVar, ranges: Mapping[LoopVar, Range]) -> Ite
 
 
 def _changes(gap: LoopExpr, shift: int, var: LoopVar, ranges: Mapping[LoopVar, Range]) -> Iterator[int]:
-    """Where ``gap < shift`` is first true, or first false, for some and for all values of the other variables."""
+    """The place where ``gap < shift`` is first true, or first false, for some and for all values of the other
+    variables."""
     form = affine(gap)
     factor = form.terms.get(var, 0)
     rest = form.at(var, 0)

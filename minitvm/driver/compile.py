@@ -119,7 +119,8 @@ def build_consuming(
     trace: bool = False,
     plan: Plan | None = None,
 ) -> Library:
-    """As :func:`build`, but empties ``params``, so that weights can be freed as soon as passes have replaced them."""
+    """The same as :func:`build`, but empties ``params``, so that weights can be freed as soon as passes have replaced
+    them."""
     _allow_for(params)
     cache, timings = KernelCache(config.cache_dir()), Timings()
     schedules = PassContext.current().option(SCHEDULES.name)
@@ -199,14 +200,14 @@ def optimize_for(
     recorder: PassInstrument | None = None,
     plan: Plan | None = None,
 ) -> Module:
-    """As :func:`optimize`, with all that the passes may ask of a back end."""
+    """The same as :func:`optimize`, with all that the passes may ask of a back end."""
     return optimize(module, backend.machine, params, opt_level, recorder, *_asked(backend), plan)
 
 
 def run_passes(
     backend: Backend, module: Module, opt_level: int | None, recorder: PassInstrument | None, plan: Plan | None
 ) -> Module:
-    """As :func:`optimize_for`, but what comes out need not be kernels: ``recorder`` may leave passes out."""
+    """The same as :func:`optimize_for`, but what comes out need not be kernels: ``recorder`` may leave passes out."""
     box = [module.with_function("main", bind_captured(module.main))]
     with context_for(opt_level, recorder) as context:
         return (plan or Plan()).steps(pipeline_for(backend), context).consume(box)

@@ -251,7 +251,7 @@ class KernelCompiler:
             return self.backend.image(source)
 
     def _is_own(self, group: Function) -> bool:
-        """Whether minitvm's own sources alone decide what the group's code looks like: its operators, the templates,
+        """True if minitvm's own sources alone decide what the group's code looks like: its operators, the templates,
         the back end; and code can be kept."""
         ops = [call.op for call in calls(group.body) if isinstance(call.op, Op)]
         templates = [template for op in ops for template in TEMPLATES.find(self.backend.templates, op)]

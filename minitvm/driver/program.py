@@ -276,7 +276,7 @@ def host_calls_of(
 
 
 def _reason(function: Function) -> str:
-    """Why a call stayed outside of the kernels."""
+    """The reason why a call stayed outside of the kernels."""
     types: list[Type] = [function.ret_type, *(p.type for p in function.params)]
     if branch_functions(function):
         return "control flow that depends on data; its branches are compiled"

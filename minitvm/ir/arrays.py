@@ -143,7 +143,7 @@ def empty_pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _is_kept(value: np.ndarray) -> bool:
-    """Whether an array is where kernels want it, and nobody else can write to its memory."""
+    """True if an array is where kernels want it, and nobody else can write to its memory."""
     owner = _owner(value)
     ours = not owner.flags.writeable and (owner.base is None or isinstance(_memory(owner), (Pages, Mapped)))
     return ours and value.flags.c_contiguous and value.ctypes.data % ALIGNMENT == 0
@@ -217,7 +217,7 @@ _PIECE = 1 << 20
 
 
 def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether nothing tells two arrays of one type apart, neither zeros of two signs nor two kinds of NaN."""
+    """True if nothing tells two arrays of one type apart, neither zeros of two signs nor two kinds of NaN."""
     one, other = (array.reshape(-1).view(np.uint8) for array in (a, b))
     pieces = (
         slice(at, at + _PIECE) for at in range(0, len(one), _PIECE)

@@ -67,7 +67,7 @@ class Budget:
         self.spent[kind] += amount
 
     def refusal(self, kind: str, amount: float) -> Declined | None:
-        """Why something is not done that would cost so much."""
+        """The reason why something is not done that would cost so much."""
         if self.has(kind, amount):
             return None
         return Declined(f"it would cost {amount:,.0f} {kind}, and {NAME} has {self._left(kind):,.0f} left")

@@ -81,7 +81,7 @@ def _build(op: type[Op], args: Sequence[Any], keywords: dict[str, Any], span: Sp
 
 
 def _is_attribute(value: Any) -> bool:
-    """Whether a value that may be an optional tensor is none."""
+    """True if a value that may be an optional tensor is none."""
     plain = isinstance(value, (list, tuple)) and not any(isinstance(v, Expr) for v in value)
     return plain or value is None or isinstance(value, str)
 

@@ -89,7 +89,7 @@ def decisions() -> Iterator[list[Decision]]:
 
 
 def listening() -> bool:
-    """Whether anybody keeps decisions: without it, none need be put into words."""
+    """True if anybody keeps decisions: without it, none need be put into words."""
     return _log.get() is not None
 
 

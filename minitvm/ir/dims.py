@@ -311,7 +311,7 @@ def divide(a: Dim, b: Dim) -> Dim:
 
 
 def _is_quotient(monomial: Monomial) -> bool:
-    """Whether it is a quotient by a number alone."""
+    """True if it is a quotient by a number alone."""
     return len(monomial) == 1 and monomial[0].kind == "//" and isinstance(monomial[0].of[1], int)
 
 
@@ -394,7 +394,7 @@ def symbols_of(dims: Iterable[SymbolicDim]) -> frozenset[str]:
 
 
 def always_less(a: Dim, b: Dim) -> bool:
-    """Whether a < b whatever the symbols stand for, as far as that is seen."""
+    """True if a < b whatever the symbols stand for, as far as that is seen."""
     if isinstance(a, int) and isinstance(b, int):
         return a < b
     room = least(b - a)
@@ -507,7 +507,7 @@ def _measured_in(fact: Fact) -> set[str]:
 
 
 def are_counted_on() -> bool:
-    """Whether somebody collects assumptions: then symbols may be calculated with as if they were numbers."""
+    """True if somebody collects assumptions: then symbols may be calculated with as if they were numbers."""
     return _assumed.get() is not None
 
 
@@ -528,7 +528,7 @@ def measure(make: Callable[[], Any], key: object, guess: int | None = None) -> S
 
 
 def can_measure() -> bool:
-    """Whether a size that the data decide can be a symbol."""
+    """True if a size that the data decide can be a symbol."""
     found = _assumed.get()
     return found is not None and found.measures
 
@@ -561,7 +561,7 @@ _UNMEASURED = 15
 
 
 def is_measured(dim: Dim) -> bool:
-    """Whether the data decide it."""
+    """True if the data decide it."""
     return isinstance(dim, SymbolicDim) and any(name.startswith(MEASURED) for name in symbols_of([dim]))
 
 
@@ -580,7 +580,7 @@ def undecided(*dims: Dim) -> Undecided:
 
 
 def is_less(a: Dim, b: Dim) -> bool:
-    """Whether a < b: as far as it is seen, else as the sample has it; :class:`Undecided` where there is none."""
+    """True if a < b: as far as it is seen, else as the sample has it; :class:`Undecided` where there is none."""
     if always_less(a, b):
         return True
     if always_less(b, a + 1):
@@ -589,7 +589,7 @@ def is_less(a: Dim, b: Dim) -> bool:
 
 
 def is_equal(a: Dim, b: Dim) -> bool:
-    """Whether a is b, likewise."""
+    """True if a is b, likewise."""
     if a == b:
         return True
     if always_less(a, b) or always_less(b, a):
@@ -614,7 +614,7 @@ def _sampled(fact: Fact, other: Fact) -> bool:
 
 
 def differ(a: Dim, b: Dim) -> bool:
-    """Whether two dimensions are never equal, as far as that is seen; who asks counts on it where it is not."""
+    """True if two dimensions are never equal, as far as that is seen; who asks counts on it where it is not."""
     return always_less(a, b) or always_less(b, a) or not _count_on(a, b)
 
 
@@ -638,7 +638,7 @@ def _holds(fact: Fact, sample: Mapping[str, int]) -> bool | None:
 
 
 def falls_short(a: Dim, b: Dim) -> bool:
-    """Whether a < b whatever the symbols stand for; who asks counts on a >= b where that is not seen."""
+    """True if a < b whatever the symbols stand for; who asks counts on a >= b where that is not seen."""
     if always_less(a, b):
         return True
     if is_anonymous(a) or is_anonymous(b):  # who has those is a host call, which looks itself
@@ -647,7 +647,7 @@ def falls_short(a: Dim, b: Dim) -> bool:
 
 
 def lacks(extent: Dim, wanted: Dim) -> bool:
-    """Whether there is nothing where ``wanted`` elements are read, one at least; who asks counts on that there is
+    """True if there is nothing where ``wanted`` elements are read, one at least; who asks counts on that there is
     something where that is not seen.  Kernels read where they are told to, and of nothing that is others' memory."""
     if extent == 0 and always_less(0, wanted):
         return True

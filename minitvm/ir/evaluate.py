@@ -153,7 +153,7 @@ def as_value(given: Any) -> Value:
 
 
 def fits(value: Value, type_: Type) -> bool:
-    """Whether a value is of a type; a dimension that is known only at run time fits any extent."""
+    """True if a value is of a type; a dimension that is known only at run time fits any extent."""
     if isinstance(type_, TupleType):
         return (
             isinstance(value, tuple)
@@ -200,7 +200,7 @@ def constant_value(expr: Expr) -> Value | None:
 
 
 def unfoldable(call: Call) -> Declined | None:
-    """Why a call has no value before the model runs, or none that compiling has the budget for."""
+    """The reason why a call has no value before the model runs, or none that compiling has the budget for."""
     if isinstance(call.op, Function) or any(constant_value(arg) is None for arg in call.args):
         return NOT_CONSTANT
     if symbols(call.type) or call.op.symbols:

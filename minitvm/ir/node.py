@@ -241,7 +241,8 @@ class Call(Expr):
 
     @property
     def attrs(self) -> Any:
-        """Where the attributes are, as ``call.attrs.strides``: the operator; of a called function, its own."""
+        """The place where the attributes are, as ``call.attrs.strides``: the operator; of a called function, its
+        own."""
         return self.op.attrs if isinstance(self.op, Function) else self.op
 
     def over(self, args: tuple[Expr, ...], span: Span | None = None) -> Call:

@@ -242,7 +242,7 @@ class Op(_Frozen):
 
     @classmethod
     def moves(cls) -> bool:
-        """Whether it moves or converts elements, which may be of dtypes that are only stored."""
+        """True if it moves or converts elements, which may be of dtypes that are only stored."""
         return cls.fusion is Fusion.INJECTIVE if cls.takes_stored is None else cls.takes_stored
 
     @classmethod
@@ -252,7 +252,7 @@ class Op(_Frozen):
 
     @property
     def is_sum(self) -> bool:
-        """Whether it adds floats in an order of its own: layers, products, reductions."""
+        """True if it adds floats in an order of its own: layers, products, reductions."""
         return self.fusion in (Fusion.OUT_ELEMWISE_FUSABLE, Fusion.COMM_REDUCE) and not self.is_exact()
 
     @classmethod
@@ -262,11 +262,11 @@ class Op(_Frozen):
 
     @property
     def is_elementwise(self) -> bool:
-        """Whether an element of the result needs one of each argument, which may be broadcast."""
+        """True if an element of the result needs one of each argument, which may be broadcast."""
         return self.fusion <= Fusion.BROADCAST
 
     def keeps_positions(self, arguments: int) -> bool:
-        """Whether an element of the result is made of those in its place, of arguments of one shape or broadcast."""
+        """True if an element of the result is made of those in its place, of arguments of one shape or broadcast."""
         return self.fusion is Fusion.ELEMWISE and arguments == 1
 
     @classmethod

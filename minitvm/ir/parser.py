@@ -62,7 +62,7 @@ class _Parser(Reader):
         return {name: f for name in self.definitions if (f := self.functions[name]) is not None}
 
     def find_definitions(self) -> None:
-        """Where each ``def`` starts, so that functions may be called before they are defined."""
+        """The place where each ``def`` starts, so that functions may be called before they are defined."""
         level = 0
         for i, token in enumerate(self.tokens):
             level += (token.text == "{") - (token.text == "}") if token.kind == "punct" else 0

@@ -78,19 +78,19 @@ class Pattern:
             yield from _match_all(parts, operands, own, uses)
 
     def accepts(self, expr: Expr) -> bool:
-        """Whether the node itself fits, its operands aside."""
+        """True if the node itself fits, its operands aside."""
         return self.accepts_kind(expr)
 
     def accepts_kind(self, expr: Expr) -> bool:
-        """Whether such a node may fit: its class, its operator's class and its number of operands."""
+        """True if such a node may fit: its class, its operator's class and its number of operands."""
         return isinstance(expr, self.kind)
 
     def may_occur(self, kinds: Iterable[type]) -> bool:
-        """Whether there can be a match among nodes of these kinds (``kinds_of``)."""
+        """True if there can be a match among nodes of these kinds (``kinds_of``)."""
         return all(part.may_occur(kinds) for part in self.parts())
 
     def may_match(self, expr: Expr, depth: int = 2) -> bool:
-        """Whether a node of this kind over operands of these kinds may match, as far as operators say."""
+        """True if a node of this kind over operands of these kinds may match, as far as operators say."""
         if depth == 1 or not self.accepts_kind(expr):
             return self.accepts_kind(expr)
         ways = (zip(*order, strict=False) for order in self.orders(expr))  # of tuples, the lengths are asked later

@@ -43,7 +43,7 @@ class Move:
         return {axis: self.new.factor(axis) for axis in self.new.primal if axis.lower() in self.new}
 
     def divides(self, shape: tuple[int, ...]) -> bool:
-        """Whether a tensor of this shape consists of whole blocks."""
+        """True if a tensor of this shape consists of whole blocks."""
         return all(shape[self.old.index(axis)] % size == 0 for axis, size in self.blocks.items() if size > 1)
 
     def axis(self, index: int) -> str:
@@ -51,7 +51,7 @@ class Move:
         return self.old.axes[index].name
 
     def index(self, index: int) -> int:
-        """Where dimension ``index`` of the original tensor is now (its outer part, where it is split)."""
+        """The place where dimension ``index`` of the original tensor is now (its outer part, where it is split)."""
         return self.new.index(self.axis(index))
 
     def places(self, letters: str) -> tuple[int, ...]:

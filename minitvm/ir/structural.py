@@ -30,7 +30,7 @@ Node: TypeAlias = Expr | Module
 
 
 def structural_equal(a: Node, b: Node, map_free_vars: bool = False) -> bool:
-    """Whether ``a`` and ``b`` are the same graph.
+    """True if ``a`` and ``b`` are the same graph.
 
     Free variables are equal when they are the same object; with ``map_free_vars`` when they stand in the same places
     with the same type.
@@ -78,7 +78,7 @@ def _negative_zeros(op: Op) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Path:
-    """Where a fact stands, as a linked list: long paths cost nothing until they are shown."""
+    """The place where a fact stands, as a linked list: long paths cost nothing until they are shown."""
 
     step: str
     outer: _Path | None = None

@@ -89,7 +89,7 @@ class TensorType:
 
     @property
     def is_static(self) -> bool:
-        """Whether its bytes are counted while compiling: all dimensions are numbers, and so are the elements."""
+        """True if its bytes are counted while compiling: all dimensions are numbers, and so are the elements."""
         return _NUMBERS.issuperset(map(type, self.shape)) and self.dtype != STRING
 
     @property
@@ -286,7 +286,7 @@ def as_tensor(type_: Type) -> TensorType:
 
 
 def is_numeric(type_: Type) -> bool:
-    """Whether kernels could hold its values once their sizes are known."""
+    """True if kernels could hold its values once their sizes are known."""
     return all(isinstance(t, TensorType) and t.dtype != STRING for t in leaves(type_))
 
 
@@ -323,12 +323,12 @@ def _common_tensor(a: TensorType | AnyTensor, b: TensorType | AnyTensor) -> Tens
 
 
 def alike(a: Type | None, b: Type | None) -> bool:
-    """Whether two types are equal, where one anonymous dimension is as good as another."""
+    """True if two types are equal, where one anonymous dimension is as good as another."""
     return a == b or (a is not None and b is not None and str(a) == str(b))
 
 
 def accepts(expected: Type, given: Type) -> bool:
-    """Whether a value may stand where ``expected`` is asked for: an anonymous dimension takes any."""
+    """True if a value may stand where ``expected`` is asked for: an anonymous dimension takes any."""
     if isinstance(expected, TupleType) and isinstance(given, TupleType) and len(expected.fields) == len(given.fields):
         return all(map(accepts, expected.fields, given.fields))
     if not isinstance(expected, TensorType) or not isinstance(given, TensorType):
@@ -365,12 +365,12 @@ def symbols(*types: Type) -> frozenset[str]:
 
 
 def is_named(type_: Type) -> bool:
-    """Whether all that a type leaves open are sizes that have a name."""
+    """True if all that a type leaves open are sizes that have a name."""
     return is_numeric(type_) and not any(is_anonymous(d) for field in tensor_fields(type_) for d in field.shape)
 
 
 def only_batch_open(type_: Type) -> bool:
-    """Whether all dimensions but the leading ones are numbers, and these are or have a name."""
+    """True if all dimensions but the leading ones are numbers, and these are or have a name."""
     return is_named(type_) and all(isinstance(d, int) for field in tensor_fields(type_) for d in field.shape[1:])
 
 

@@ -53,7 +53,7 @@ def _below(root: Expr) -> list[Expr]:
 
 
 def is_made_of(*roots: Expr, of: Callable[[Expr], bool]) -> bool:
-    """Whether ``of`` holds for all nodes at and below ``roots``; nothing is walked below one for which it does not."""
+    """True if ``of`` holds for all nodes at and below ``roots``; nothing is walked below one for which it does not."""
     waiting, seen = list(roots), set(roots)
     while waiting:
         node = waiting.pop()
@@ -90,7 +90,7 @@ def held_functions(call: Call) -> dict[str, Function]:
 
 
 def holds_functions(function: Function) -> bool:
-    """Whether a call in the body calls or holds a function."""
+    """True if a call in the body calls or holds a function."""
     return any(kind is Function or _function_attributes(kind) for kind in kinds_of(function))
 
 

@@ -124,7 +124,7 @@ def cause_of(module: Module, proof: ModelProof) -> tuple[str, str]:
 
 
 def passes_are_right(module: Module, optimized: Module, proof: ModelProof) -> bool:
-    """Whether the module after all passes, through the operators' references, has the results of the one before."""
+    """True if the module after all passes, through the operators' references, has the results of the one before."""
     if not proof.inputs:
         return True
     try:

@@ -127,7 +127,7 @@ def object_of(module: str, expression: str) -> Any:
 
 
 def _is_own(value: object) -> bool:
-    """Whether the file that ran has defined it: not what it imported."""
+    """True if the file that ran has defined it: not what it imported."""
     if isinstance(value, Rule):
         return value.apply.__module__ == "used"
     return isinstance(value, Pass) and (type(value).__module__ == "used" or type(value).__name__ == "RulePass")

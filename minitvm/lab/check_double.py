@@ -90,7 +90,7 @@ def _error(found: np.ndarray, exact: np.ndarray) -> float:
 
 
 def excuse(exact: Results | Declined, own: Results, found: Results) -> str:
-    """Why a difference is the model's and not the compiler's: nothing where it is not, or nobody knows.
+    """The reason why a difference is the model's and not the compiler's: nothing where it is not, or nobody knows.
 
     ``own`` are the results of the operators' references in the model's own dtypes, ``found`` the others.
     """
@@ -106,8 +106,8 @@ def excuse(exact: Results | Declined, own: Results, found: Results) -> str:
 
 
 def same_in_double(before: Function, after: Function, inputs: list[Any], given: list[Any]) -> str:
-    """Why a difference between two functions is rounding alone: they are equal in float64.  Nothing where they are
-    not, or nobody knows."""
+    """The reason why a difference between two functions is rounding alone: they are equal in float64.  Nothing where
+    they are not, or nobody knows."""
     one, other = evaluated(before, inputs), evaluated(after, given)
     if isinstance(one, Declined) or isinstance(other, Declined):
         return ""
@@ -116,7 +116,7 @@ def same_in_double(before: Function, after: Function, inputs: list[Any], given: 
 
 
 def is_far(function: Function, found: Comparison | None) -> bool:
-    """Whether results differ by more than the function's own open roundings explain: then no excuse holds, as the
+    """True if results differ by more than the function's own open roundings explain: then no excuse holds, as the
     operators of IEEE 754 have one result.  ``(x + c) - c`` is x in float64, and rounds in float32."""
     if found is None or found.draw not in found.results:
         return False

@@ -66,7 +66,7 @@ class _Frame:
 
 
 class Prover(Verify):
-    """As :class:`Verify`, but goes on: ``proofs`` has what came of every pass that changed something.
+    """The same as :class:`Verify`, but goes on: ``proofs`` has what came of every pass that changed something.
 
     ``only``: the one pass that runs (:func:`named`), with those that it is in.  ``draws``: others than a pass's own.
     ``known_wrong``: passes that need not be compared any more.

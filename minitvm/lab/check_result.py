@@ -77,7 +77,7 @@ class Checked:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing differs, and something was compared."""
+        """True if nothing differs, and something was compared."""
         return not self.findings and not self.of(Outcome.DIFFERS) and bool(self.of(Outcome.AGREES))
 
     def of(self, outcome: Outcome) -> list[Compared]:

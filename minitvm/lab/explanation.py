@@ -234,7 +234,7 @@ def _sections(
 
 
 def _is_row_of(found: Decision, table: Sequence[Sequence[str]]) -> bool:
-    """Whether a table says already why a way was declined."""
+    """True if a table says already why a way was declined."""
     scheme, _, why = found.reason.partition(": ")
     return not found.taken and any(row[0].startswith(scheme) and row[-1].endswith(why) for row in table[1:])
 

@@ -84,7 +84,7 @@ def grade(chapter: str, work: str | Path | Mapping[str, Any]) -> Grade:
 
 
 def _file_of(work: Mapping[str, Any], exercise: Exercise) -> str:
-    """Where a notebook's function comes from: each cell is a file of its own."""
+    """The place where a notebook's function comes from: each cell is a file of its own."""
     made = work.get(exercise.name)
     code = getattr(getattr(made, "apply", made), "__code__", None)
     return str(code.co_filename) if code is not None else str(work.get("__file__", ""))

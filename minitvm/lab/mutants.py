@@ -70,7 +70,7 @@ def _mutant(part: ast.expr, source: str, stand_in: ast.expr) -> Mutant:
 
 
 def _refuses(body: Sequence[ast.stmt]) -> bool:
-    """Whether a guard's body leaves: ``continue``, or a ``return`` of a refusal."""
+    """True if a guard's body leaves: ``continue``, or a ``return`` of a refusal."""
     last = body[-1]
     if isinstance(last, ast.Continue):
         return len(body) == 1

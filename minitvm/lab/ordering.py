@@ -70,7 +70,7 @@ class Experiment:
 
     @property
     def agree(self) -> bool:
-        """Whether every way made a library, with the same numbers."""
+        """True if every way made a library, with the same numbers."""
         return all(not trial.refused and trial.results in ("the first", "equal") for trial in self.trials)
 
     def csv(self) -> str:

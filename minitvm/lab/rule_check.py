@@ -97,7 +97,7 @@ class Verdict:
 
     @property
     def holds(self) -> bool:
-        """Whether the rule acted often enough, was right each time, and every part of its pattern was seen."""
+        """True if the rule acted often enough, was right each time, and every part of its pattern was seen."""
         return self.counterexample is None and self.compared >= LEAST and not self.missing
 
     @property

@@ -27,7 +27,7 @@ class _Session(Protocol):
 
 @dataclass(frozen=True)
 class _Out:
-    """Where a result goes: into ``value``'s memory, else into new memory of ``device``."""
+    """The place where a result goes: into ``value``'s memory, else into new memory of ``device``."""
 
     device: Device
     value: OrtValue | None = None

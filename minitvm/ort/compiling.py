@@ -271,7 +271,7 @@ class Compiling:
             self.compiled_beside.append(Decision("session", about, True, "compiled beside the runs"))
 
     def _is_plain(self, feed: Mapping[str, Any]) -> bool:
-        """Whether nothing has to be checked or converted: exactly the arrays that the one library takes."""
+        """True if nothing has to be checked or converted: exactly the arrays that the one library takes."""
         if type(feed) is not dict or len(feed) != len(self._plain):
             return False
         for name, (dtype, shape) in self._plain.items():
@@ -395,5 +395,5 @@ def _type_of(value: ValueDescription) -> TensorType | SequenceType | MapType:
 
 
 def _is_ending(error: Exception) -> bool:
-    """Whether a thread was refused as the process ends: Python has no class for it."""
+    """True if a thread was refused as the process ends: Python has no class for it."""
     return isinstance(error, RuntimeError) and "interpreter shutdown" in str(error)

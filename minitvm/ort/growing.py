@@ -95,7 +95,7 @@ def memory_of(past: Any, present: Any, axis: int) -> np.ndarray | None:
 
 
 def _is_within(array: np.ndarray, shape: tuple[int, ...]) -> bool:
-    """Whether an array of that shape at its place is in the memory that it is a view of."""
+    """True if an array of that shape at its place is in the memory that it is a view of."""
     owner = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base

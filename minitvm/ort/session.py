@@ -302,7 +302,7 @@ class InferenceSession:
     def run_with_ort_values(
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue], run_options: Any = None
     ) -> list[OrtValue]:
-        """As :meth:`run`, from values to values: nothing is copied on the way."""
+        """The same as :meth:`run`, from values to values: nothing is copied on the way."""
         return [held(result) for result in self.run(output_names, input_dict_ort_values, run_options)]
 
     def io_binding(self) -> IOBinding:

@@ -168,7 +168,7 @@ class Shelf:
     # --- what is known beside them ---
 
     def _is_as_opened(self) -> bool:
-        """Whether what is made of the model is made of the bytes that the key names, and of no other file's."""
+        """True if what is made of the model is made of the bytes that the key names, and of no other file's."""
         try:
             self._files.require_unchanged()
         except MiniTVMError:
@@ -221,7 +221,7 @@ def _unknown(message: str, where: list[str], hint: str | None, inputs: list[str]
 
 
 def shelf_of(model: Model, target: Target, options: Mapping[str, Any]) -> Shelf:
-    """Where libraries of a model are kept, compiled with these ``options`` of a session."""
+    """The place where libraries of a model are kept, compiled with these ``options`` of a session."""
     cache = KernelCache(config.cache_dir())
     by_objects = target.kind == "llvm" and not target.libs
     if not by_objects or not isinstance(model, (HeldModel, bytes)) or not _is_as_shipped() or not cache.is_usable():
@@ -301,7 +301,7 @@ def _state(file: Path | os.DirEntry[str]) -> tuple[str, int, int]:
 
 
 def _is_as_shipped() -> bool:
-    """Whether nobody has added to what compiles or chosen otherwise for it, and nobody listens to it.  What is not
+    """True if nobody has added to what compiles or chosen otherwise for it, and nobody listens to it.  What is not
     imported yet is as shipped."""
     asked = ("MINITVM_VERIFY", "MINITVM_PRINT_IR", "MINITVM_BUDGET")
     if any(config.read(name) not in ("", "0") for name in asked):

@@ -175,7 +175,7 @@ class OrtValue:
         return int(self._tensor.nbytes)
 
     def has_value(self) -> bool:
-        """Whether an optional holds something."""
+        """True if an optional holds something."""
         return self._data is not None
 
     def is_tensor(self) -> bool:

@@ -31,7 +31,7 @@ Form = tuple[tuple[str, ...], tuple[int, ...]]
 
 
 class Varying:
-    """As :class:`Compiling`, of which it has one for each form that runs have asked for; as many as
+    """The same as :class:`Compiling`, of which it has one for each form that runs have asked for; as many as
     ``specialisations`` are kept."""
 
     worker = None

@@ -23,7 +23,7 @@ from minitvm.passes.rule import Replacement, Rule, rule
 
 
 def is_lossless(source: str, target: str) -> bool:
-    """Whether every value of ``source`` is one of ``target``: a wider dtype is not enough.
+    """True if every value of ``source`` is one of ``target``: a wider dtype is not enough.
 
     int8 to uint8 and int32 to float32 lose values though no byte; int64 to float64 loses too.
     """
@@ -96,7 +96,7 @@ def drop_dequantize_before_argmax(arg: Call, x: Expr, scale: Constant, zero: Con
 
 
 def _is_injective(x: Expr, scale: Constant, zero: Constant, dequantize: Call) -> bool:
-    """Whether no two integers become the same float: differences of 1 survive the scale."""
+    """True if no two integers become the same float: differences of 1 survive the scale."""
     if np.dtype(x.dtype).itemsize > 2:
         return False
     low, high = _range(x.dtype)
@@ -111,7 +111,7 @@ def is_float(expr: Expr) -> bool:
 
 
 def _is_negative(fill: Expr) -> bool:
-    """Whether a fill is -0.0 or below."""
+    """True if a fill is -0.0 or below."""
     return is_float(fill) and bool(np.signbit(uniform(fill)))
 
 
@@ -141,7 +141,7 @@ def _is_float_zero(fill: Expr) -> bool:
 
 
 def _has_no_negative_zero(expr: Expr) -> bool:
-    """Whether a float is never -0.0: a sum is that of two of them alone."""
+    """True if a float is never -0.0: a sum is that of two of them alone."""
     if isinstance(expr, Constant):
         return not bool((np.signbit(expr.value) & (expr.value == 0)).any())
     added = expr.args if isinstance(expr, Call) and isinstance(expr.op, (Add, BiasAdd)) else ()
@@ -149,7 +149,7 @@ def _has_no_negative_zero(expr: Expr) -> bool:
 
 
 def _starts_from_zero(expr: Expr, deep: int = MOST) -> bool:
-    """Whether a float is a sum over an axis, which starts from 0.0, with something added to it, or several, moved."""
+    """True if a float is a sum over an axis, which starts from 0.0, with something added to it, or several, moved."""
     if isinstance(expr, Tuple):
         return all(_starts_from_zero(part, deep // 2) for part in expr.fields)
     if not isinstance(expr, Call) or not isinstance(expr.op, Op) or not deep:

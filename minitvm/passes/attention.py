@@ -80,7 +80,7 @@ class FuseAttention(FunctionPass, opt_level=3, bound=_BOUND):
     needs = (Softmax,)
 
     def refusal(self, made: Call, scale: float) -> Declined | None:
-        """Why the operator does not take its parts' place."""
+        """The reason why the operator does not take its parts' place."""
         refusal = MODERATE.refusal(np.asarray(scale))
         return refusal if refusal or self.slower is None else self.slower(made)
 
@@ -98,7 +98,7 @@ class FuseAttention(FunctionPass, opt_level=3, bound=_BOUND):
 
 
 def _to_softmax(node: Expr) -> bool:
-    """Whether a factor is made of a softmax, as far as its shape goes."""
+    """True if a factor is made of a softmax, as far as its shape goes."""
     while isinstance(node, Call) and not isinstance(node.op, Softmax):
         safe = match(_SAFE, node)
         if safe is None and not isinstance(node.op, (Reshape, CastTo)):
@@ -127,7 +127,7 @@ def _walked(outer: Call, uses: Mapping[Expr, int]) -> _Chain | Declined:
 
 
 def _is_open(node: Call) -> bool:
-    """Whether sizes come up inside the model, which no kernel is made for."""
+    """True if sizes come up inside the model, which no kernel is made for."""
     return any(is_anonymous(d) for x in (node, *node.args) for type_ in leaves(x.type) for d in type_.shape)
 
 
@@ -205,7 +205,7 @@ def _scaled(node: Call) -> tuple[Expr, float] | None:
 
 
 def _is_scores(node: Expr, like: Call) -> bool:
-    """Whether a product is below, through what may stand before a mask."""
+    """True if a product is below, through what may stand before a mask."""
     if not isinstance(node, Call) or tuple(node.shape) != tuple(like.shape):
         return False
     while isinstance(node, Call) and isinstance(node.op, (Reshape, CastTo, Multiply, Divide, Add, Where)):

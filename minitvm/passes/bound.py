@@ -49,7 +49,7 @@ SAME_PRODUCTS = Bound(2, Of.SUMS, "the same products are added in another order"
 
 
 def is_open(expr: Expr, deep: int = MOST) -> bool:
-    """Whether a value's rounding is open: a sum in an order of its own, or what scales, moves or adds such sums."""
+    """True if a value's rounding is open: a sum in an order of its own, or what scales, moves or adds such sums."""
     if not isinstance(expr, Call) or not isinstance(expr.op, Op) or not deep:
         return False
     if expr.op.is_sum:
@@ -60,7 +60,7 @@ def is_open(expr: Expr, deep: int = MOST) -> bool:
 
 
 def holds_sum(expr: Expr, deep: int = MOST) -> bool:
-    """Whether a value is made of a sum in an order of its own, element by element, chosen or moved."""
+    """True if a value is made of a sum in an order of its own, element by element, chosen or moved."""
     if isinstance(expr, Tuple):
         return any(holds_sum(part, deep // 2) for part in expr.fields)
     if not isinstance(expr, Call) or not isinstance(expr.op, Op) or not deep:
@@ -79,8 +79,9 @@ least close to it."""
 
 
 def out_of_range(found: np.ndarray, *factors: np.ndarray) -> Declined | None:
-    """Why a product or quotient of constants is not as good as they are: it is close to the end of the range or beyond,
-    or it has lost digits below the normal numbers (of what is added, without ``factors``, none are missed)."""
+    """The reason why a product or quotient of constants is not as good as they are: it is close to the end of the range
+    or beyond, or it has lost digits below the normal numbers (of what is added, without ``factors``, none are
+    missed)."""
     if found.dtype.kind != "f":
         return None
     info, size = np.finfo(found.dtype), np.abs(found)

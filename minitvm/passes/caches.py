@@ -48,7 +48,7 @@ class _Cache:
         return ir.call_op("tensor_scatter", self.memory, new, start, axis=self.axis)
 
     def is_grown(self, head: Expr) -> bool:
-        """Whether a result is the past with something behind it."""
+        """True if a result is the past with something behind it."""
         if not isinstance(head, Call) or not isinstance(head.op, Concatenate) or not isinstance(head.args[0], Tuple):
             return False
         fields, axis = head.args[0].fields, head.op.axis % head.tensor_type.rank

@@ -336,7 +336,7 @@ def drop_taps_in_padding(conv: Call, data: Expr, weight: Constant) -> Replacemen
 
 
 def _sees(first: int, stride: int, extent: int, outputs: int) -> bool:
-    """Whether a tap that is at ``first`` in window 0 is inside the image in some window."""
+    """True if a tap that is at ``first`` in window 0 is inside the image in some window."""
     window = max(0, -(first // stride))
     return window < outputs and window * stride + first < extent
 

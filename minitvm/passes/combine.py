@@ -210,13 +210,13 @@ def _follow(
 
 
 def _keeps_positions(call: Call) -> bool:
-    """Whether each element of the result comes from the same place in the operands."""
+    """True if each element of the result comes from the same place in the operands."""
     op = call.op
     return isinstance(op, BiasAdd) or (isinstance(op, Op) and op.keeps_positions(len(call.args)))
 
 
 def _same_scalar(operands: Sequence[Expr]) -> bool:
-    """Whether all are one node of one element, or equal scalar constants."""
+    """True if all are one node of one element, or equal scalar constants."""
     first = operands[0]
     if all(o is first for o in operands):
         return first.tensor_type.size == 1

@@ -354,7 +354,7 @@ def first_difference(found: Results, expected: Results) -> str:
 
 
 def difference(have: np.ndarray, want: np.ndarray, where: np.ndarray | None = None) -> str:
-    """Where two arrays differ most, in words."""
+    """The place where two arrays differ most, in words."""
     if have.shape != want.shape or have.dtype != want.dtype:
         return f"it was {want.dtype.name} {want.shape} and is {have.dtype.name} {have.shape}"
     if not is_numeric(type_of(want)):

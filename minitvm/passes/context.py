@@ -107,7 +107,7 @@ class PassContext:
         return self._with(Placement("before", anchor, step))
 
     def after(self, anchor: str, step: Any) -> PassContext:
-        """As :meth:`before`; after the last run, where there are several."""
+        """The same as :meth:`before`; after the last run, where there are several."""
         return self._with(Placement("after", anchor, step))
 
     def _with(self, placement: Placement) -> PassContext:
@@ -121,12 +121,12 @@ class PassContext:
         return self.config.get(name, CONFIG_KEYS[name].default)
 
     def pass_enabled(self, info: PassInfo) -> bool:
-        """Whether ``Sequential`` runs a pass here."""
+        """True if ``Sequential`` runs a pass here."""
         admitted = info.name in self.required_pass or self.opt_level >= info.opt_level
         return admitted and info.name not in self.disabled_pass
 
     def why_not(self, info: PassInfo) -> Declined:
-        """Why :meth:`pass_enabled` refuses a pass."""
+        """The reason why :meth:`pass_enabled` refuses a pass."""
         if info.name in self.disabled_pass:
             return Declined("disabled_pass names it")
         return Declined(f"it is of level {info.opt_level}, and the context of {self.opt_level}")

@@ -164,14 +164,14 @@ class _Descent:
         return Declined("the other operand of a sum is neither a layer's result nor a vector along the scale")
 
     def _overflow(self, node: Call, others: Sequence[Expr]) -> Declined | None:
-        """Why constants that are added cannot take the scale."""
+        """The reason why constants that are added cannot take the scale."""
         factor = beside(node, self.scale)
         with np.errstate(over="ignore"):
             made = [arg.value * factor for arg in others if isinstance(arg, Constant)]
         return next((refusal for product in made if (refusal := out_of_range(product))), None)
 
     def _is_vector(self, operand: TensorType) -> bool:
-        """Whether scaling it costs next to nothing: it varies where the scale does, or along one axis."""
+        """True if scaling it costs next to nothing: it varies where the scale does, or along one axis."""
         found = varying(aligned(operand.extents, self.type.rank))
         return set(found) <= set(self.dims) if self.dims else len(found) <= 1
 

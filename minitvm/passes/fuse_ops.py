@@ -252,7 +252,7 @@ class _Fusing:
             self._along(node, target, INJECTIVE, "computed where the joined tuple is written")
 
     def _is_made_in_place(self, joined: Node) -> bool:
-        """Whether it is joined alone, and an operand has a kernel of its own anyway, which can write it there."""
+        """True if it is joined alone, and an operand has a kernel of its own anyway, which can write it there."""
         whole = joined.group.find().root
         if joined not in self.in_place:
             alone = bool(self.graph) and joins(whole) and joined.expr in children(whole)
@@ -295,7 +295,7 @@ class _Fusing:
 
 
 def _reads_in_place(node: Node, target: Node) -> bool:
-    """Whether the only user of what is merely cut out or turned can do without a copy."""
+    """True if the only user of what is merely cut out or turned can do without a copy."""
     moved, user = (n.expr.op if isinstance(n.expr, Call) else None for n in (node, target))
     if not isinstance(moved, Op) or not isinstance(user, Op) or len(node.outputs) != 1:
         return False
@@ -325,7 +325,7 @@ register_config(
 
 
 def is_lowerable(call: Call) -> bool:
-    """Whether a call can become a kernel: static types, and a compute rule or a template.  Others are host calls.
+    """True if a call can become a kernel: static types, and a compute rule or a template.  Others are host calls.
     Where symbols are counted on, types may have them."""
     if not isinstance(call.op, Op) or not (call.op.has_compute() or call.op.lowered_by_template):
         return False

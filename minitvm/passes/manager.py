@@ -88,7 +88,7 @@ class Pass:
         raise PassError(wrong, hint="return what it was given where there is nothing to do")
 
     def nothing_to_do(self, function: Function, context: PassContext) -> Declined | None:
-        """Why the pass need not be entered for a function."""
+        """The reason why the pass need not be entered for a function."""
         if self.option and not context.option(self.option):
             return Declined(f"{self.option} asks for nothing")
         kinds = kinds_of(function)

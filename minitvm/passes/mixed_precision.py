@@ -140,7 +140,7 @@ def _is_short(expr: Expr) -> bool:
 
 
 def _fits(constant: Constant) -> bool:
-    """Whether no number of a constant becomes infinite."""
+    """True if no number of a constant becomes infinite."""
     value = constant.value
     return value.dtype != WIDE or not (abs(value[abs(value) != float("inf")]) > limits(SHORT)[1]).any()
 

@@ -53,7 +53,8 @@ SCHEDULES = register_config(
 
 @dataclass(frozen=True)
 class Place:
-    """Where a pass stands among passes, some of which are made of passes; ``runs``: at the level that was asked for."""
+    """The place where a pass stands among passes, some of which are made of passes; ``runs``: at the level that was
+    asked for."""
 
     path: tuple[int, ...]
     step: Pass
@@ -124,7 +125,8 @@ class Sequential(Pass):
         return made
 
     def find(self, name: str, context: PassContext | None = None) -> list[Place]:
-        """Where a pass stands: those that run, or where none does, all; :class:`PassError` where it does not."""
+        """The place where a pass stands: those that run, or where none does, all; :class:`PassError` where it does
+        not."""
         wanted, hash_, number = str(name).partition("#")
         same = [place for place in self._places(context) if place.step.info.name == wanted]
         if not same:

@@ -201,7 +201,7 @@ def _in_pairs(op: Product, x: _Stored, w: _Stored) -> Expr:
 
 
 def _scale_refusal(x: _Stored, w: _Stored) -> Declined | None:
-    """Why the scales cannot be multiplied behind the sums."""
+    """The reason why the scales cannot be multiplied behind the sums."""
     if x.is_scaled_along or (w.is_scaled_along and w.axis != 0):
         return Declined("its data has several scales, or its weights are not scaled by filter")
     if x.scale is None or w.scale is None:
@@ -219,7 +219,7 @@ def _scaled(total: Expr, x: _Stored, w: _Stored, spread: Sequence[int]) -> Expr:
 
 
 def _is_exact(op: Conv2d, x: _Stored, w: _Stored) -> bool:
-    """Whether float32 holds every sum: a difference of two bytes has 8 bits and a sign, a signed byte 7."""
+    """True if float32 holds every sum: a difference of two bytes has 8 bits and a sign, a signed byte 7."""
     addends = w.values.tensor_type.extents[1:]
     if None in addends:
         return False

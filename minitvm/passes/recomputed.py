@@ -45,7 +45,7 @@ class Cutting:
     _reads: dict[Expr, Mapping[int, int]] = field(default_factory=dict)
 
     def visit(self, node: Expr) -> str:
-        """Why a node has to be the root of a group of its own; nothing where it need not."""
+        """The reason why a node has to be the root of a group of its own; nothing where it need not."""
         found = self._verdict(node)
         if found or not self.users(node):
             self.home[node] = node
@@ -95,7 +95,7 @@ class Cutting:
                 self._add(operand, self._read(node, node.op, number, operand, own))
 
     def _read(self, call: Call, op: Op, number: int, value: Value, own: Places) -> Places:
-        """Where an operand is read if the call is computed at its ``own`` places."""
+        """The place where an operand is read if the call is computed at its ``own`` places."""
         if op.is_elementwise:
             shape = tensor_fields(value[0].type)[value[1]].shape
             if isinstance(call.type, TensorType) and shape == call.type.shape:

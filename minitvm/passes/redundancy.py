@@ -217,7 +217,7 @@ def _fold_call(call: Call, fold_qnn: bool, max_bytes: int) -> Expr:
 
 
 def _refusal(call: Call, fold_qnn: bool, max_bytes: int) -> Declined | None:
-    """Why a call of constants is left to the model's runs."""
+    """The reason why a call of constants is left to the model's runs."""
     if name_of(call).startswith("qnn.") and not fold_qnn:
         return Declined("quantized operators are kept (fold_qnn)")
     if not call.type.is_static:

@@ -109,7 +109,7 @@ class Rule:
         return rule_pass(self, name=self.name)
 
     def allowed(self, context: PassContext) -> bool:
-        """Whether the rule may act at this level and with these options."""
+        """True if the rule may act at this level and with these options."""
         if self.exactness is Exactness.APPROXIMATE:
             return self.name in context.option("minitvm.allow_approximate")
         if self.exactness is Exactness.UNBOUNDED and not context.option(FAST_MATH.name):
@@ -210,8 +210,8 @@ class _Sweep:
                 pending.extend(children(node))
 
     def _span_of_replaced(self, node: Expr, answer: Expr) -> Span:
-        """Where ``node`` comes from, and all below it that nothing needs once ``answer`` is there; where that are more
-        than :data:`MOST_NAMES`, itself: of a long chain each step would copy them all."""
+        """The place where ``node`` comes from, and all below it that nothing needs once ``answer`` is there; where that
+        are more than :data:`MOST_NAMES`, itself: of a long chain each step would copy them all."""
         kept, pending = {answer}, [answer]
         while pending:
             found = pending.pop()

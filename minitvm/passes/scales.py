@@ -31,12 +31,12 @@ def layouts_of(expr: Expr) -> tuple[Layout, Layout, Layout] | None:
 
 
 def is_homogeneous(expr: Expr) -> bool:
-    """Whether a call lets a scale of its first argument through that is greater than zero."""
+    """True if a call lets a scale of its first argument through that is greater than zero."""
     return isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.homogeneous
 
 
 def is_additive(expr: Expr) -> bool:
-    """Whether a call lets through a scale that all its arguments have."""
+    """True if a call lets through a scale that all its arguments have."""
     return isinstance(expr, Call) and isinstance(expr.op, Op) and expr.op.additive
 
 
@@ -50,7 +50,7 @@ def channel_dims(layout: Layout) -> Dims:
 
 
 def layer_refusal(call: Call, dims: Dims, channels: Dims) -> Declined | None:
-    """Why a convolution or dense layer cannot take a scale that varies along ``dims``."""
+    """The reason why a convolution or dense layer cannot take a scale that varies along ``dims``."""
     data, weight = call.args[0].tensor_type, call.args[1].tensor_type
     if not weight.dtype == call.dtype == data.dtype:
         return Declined(f"{name_of(call)} computes {call.dtype} from {data.dtype} and {weight.dtype}")
@@ -84,7 +84,7 @@ def per_channel(scale: np.ndarray, type_: TensorType, dims: Dims) -> np.ndarray:
 
 
 def is_invertible(scale: np.ndarray) -> bool:
-    """Whether dividing by it is safe: no zero, and nothing so small or large that a quotient leaves the range."""
+    """True if dividing by it is safe: no zero, and nothing so small or large that a quotient leaves the range."""
     limits, size = np.finfo(scale.dtype), np.abs(scale)
     return bool(np.all((size > np.sqrt(limits.tiny)) & (size < np.sqrt(limits.max))))
 

@@ -41,14 +41,14 @@ class ShareMemory(FunctionPass, opt_level=3):
 
 
 def joins(call: Expr) -> bool:
-    """Whether it is a concatenation whose operands may be made in its result."""
+    """True if it is a concatenation whose operands may be made in its result."""
     if not isinstance(call, Call) or not isinstance(call.op, Concatenate) or not call.args[0].type.is_static:
         return False
     return not isinstance(_joined_at(call), Declined)
 
 
 def _joined_at(call: Call) -> tuple[int, ...] | Declined:
-    """Where the operands of a concatenation begin in its result."""
+    """The place where the operands of a concatenation begin in its result."""
     assert isinstance(call.op, Op)
     return _in_bytes(call.op.starts(call.args[0].type), call.args[0].type)
 
@@ -159,7 +159,7 @@ class _Sharing:
             self.placed |= {_owner(arg) for number, arg in enumerate(call.args) if number not in refused}
 
     def _refusal(self, arg: Expr, here: set[Value]) -> str:
-        """Why an operand cannot be made where a concatenation wants it."""
+        """The reason why an operand cannot be made where a concatenation wants it."""
         value = _owner(arg)
         if _group(value[0]) is None:
             what = {Var: "is an input", Constant: "is a constant"}

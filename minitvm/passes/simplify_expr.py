@@ -258,7 +258,7 @@ def _is_elementwise(expr: Expr) -> bool:
 
 
 def follows_product(expr: Expr) -> bool:
-    """Whether an expression is a matrix product, or element-wise work on one of its own shape."""
+    """True if an expression is a matrix product, or element-wise work on one of its own shape."""
     pending, seen = [expr], 0
     while pending and seen < SEARCH:
         node = pending.pop()

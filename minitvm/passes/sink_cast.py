@@ -101,7 +101,7 @@ def _is_plain(user: Expr) -> bool:
 
 
 def is_cast_of_weights(node: Expr) -> TypeGuard[Call]:
-    """Whether a value is one large constant, moved at most, in another format."""
+    """True if a value is one large constant, moved at most, in another format."""
     if not isinstance(node, Call) or isinstance(node.op, BinaryOp) or not _keeps_places(node):
         return False
     stored = is_made_of(node.args[0], of=_is_stored) and is_made_of(*node.args[1:], of=lambda e: not isinstance(e, Var))
@@ -137,7 +137,7 @@ def _rows(product: Call) -> Dim:
 
 
 def lies_across_depth(weight: Expr, product: Call) -> bool:
-    """Whether weights are in blocks along anything but what the product sums over: no vector of units then has scales
+    """True if weights are in blocks along anything but what the product sums over: no vector of units then has scales
     of its own."""
     if not isinstance(weight, Call) or not isinstance(weight.op, DequantizeBlocks):
         return False
@@ -147,7 +147,7 @@ def lies_across_depth(weight: Expr, product: Call) -> bool:
 
 
 def is_widened(expr: Expr) -> bool:
-    """Whether a value is large, and made of constants that take less memory, element by element."""
+    """True if a value is large, and made of constants that take less memory, element by element."""
     if not isinstance(expr, Call) or not isinstance(expr.type, TensorType) or not expr.type.is_static:
         return False
     if not is_made_of(expr, of=lambda e: isinstance(e, Constant) or _keeps_places(e)):

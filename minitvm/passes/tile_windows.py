@@ -56,7 +56,7 @@ class TileWindows(FunctionPass, opt_level=0):
 
 
 def slides_over_tiles(call: Call) -> bool:
-    """Whether it is a window over open pixels that the pass takes: of images in NCHW, of sizes that have names."""
+    """True if it is a window over open pixels that the pass takes: of images in NCHW, of sizes that have names."""
     op = call.op
     if not isinstance(op, WINDOWS) or op.spatial != "HW" or not _is_open(call.tensor_type.shape[2:]):
         return False
@@ -84,7 +84,7 @@ def _over_tiles(call: Call) -> Expr:
 
 
 def _counts_differ(call: Call, op: AvgPool) -> bool:
-    """Whether windows divide by other numbers than that of their taps: where padding does not count, or where one
+    """True if windows divide by other numbers than that of their taps: where padding does not count, or where one
     hangs over the end, as over an image that is smaller."""
     if op.ceil_mode or (any(op.padding) and not op.count_include_pad):
         return True
@@ -201,6 +201,6 @@ def _among_tiles(call: Call, op: Op) -> Expr:
 
 
 def _is_of_channels(type_: TensorType) -> bool:
-    """Whether it is the same for all images and pixels."""
+    """True if it is the same for all images and pixels."""
     own = (1,) * (4 - type_.rank) + type_.shape
     return (own[0], *own[2:]) == (1, 1, 1)

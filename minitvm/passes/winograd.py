@@ -100,7 +100,7 @@ class _Ways:
         return cycles * self._inside() + self.moved * MOVE
 
     def stays(self) -> Declined | None:
-        """Why the convolution stays as it is."""
+        """The reason why the convolution stays as it is."""
         assert isinstance(self.direct.result, Move)
         if not self.moved or not self.direct.result.new.is_blocked:
             return None

@@ -301,7 +301,7 @@ def _whole(members: Mapping[str, Data]) -> dict[str, Member]:
 def _is_written_by(
     document: Mapping[str, Json], manifest: bytes, members: Mapping[str, Data], records: Mapping[str, Json]
 ) -> bool:
-    """Whether this version of minitvm would write just these files for a sealed document."""
+    """True if this version of minitvm would write just these files for a sealed document."""
     if (document.get("format"), document.get("format_version")) != (FORMAT, FORMAT_VERSION):
         return False
     expected = _expected(document, members)

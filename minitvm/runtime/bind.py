@@ -43,7 +43,7 @@ class Sizes:
     """Of the bodies of control flow, by node and attribute."""
 
     def hold(self, other: Sizes) -> bool:
-        """Whether memory for these is enough for others of the same artefact."""
+        """True if memory for these is enough for others of the same artefact."""
         return all(map(operator.ge, self.nbytes, other.nbytes))
 
 

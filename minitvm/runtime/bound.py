@@ -198,7 +198,7 @@ class Rooms:
         return found
 
     def of(self, sizes: Sizes) -> Room | None:
-        """Where a run at these sizes finds memory; ``None`` where it needs a plan of its own."""
+        """The place where a run at these sizes finds memory; ``None`` where it needs a plan of its own."""
         if not self._can_share or config.read_flag("MINITVM_POISON"):
             return None
         key = tuple(map(roomy, sizes.values.values()))
@@ -229,7 +229,7 @@ class Rooms:
 
     @cached_property
     def _can_share(self) -> bool:
-        """Whether nobody but kernels, on the host, looks at values between inputs and results."""
+        """True if nobody but kernels, on the host, looks at values between inputs and results."""
         graph = self.library.artifact.graph
         by_kernels = all(isinstance(step, Segment) for step in steps_of(graph))
         plain = all(node.types[0].is_static for node in graph.nodes if node.check)

@@ -59,7 +59,7 @@ class KernelCache:
 
     @functools.cached_property
     def refusal(self) -> str | None:
-        """Why the folder is not used, though there is one."""
+        """The reason why the folder is not used, though there is one."""
         return None if self.folder is None else _why_not_trusted(self.folder)
 
     def _path(self, key: str) -> Path:
@@ -67,7 +67,7 @@ class KernelCache:
         return self.folder / self.places.format(key[:2]).replace("*", key)
 
     def is_usable(self) -> bool:
-        """Whether there is a folder that can be trusted; warns of one that cannot be."""
+        """True if there is a folder that can be trusted; warns of one that cannot be."""
         if self.refusal is not None:
             self._warn(f"is not used: {self.refusal}", "Give it to this user alone, or set", "folder of this user's")
         return self.folder is not None and self.refusal is None
@@ -190,8 +190,8 @@ def opened(path: Path, most: int) -> Iterator[BinaryIO | None]:
 
 
 def _why_not_trusted(folder: Path) -> str | None:
-    """Why others decide what lies in the folder: it is another user's, or others can write to it, or anybody can put
-    another one in its place.  ``None`` where nobody does, it is not there, or the system knows no users."""
+    """The reason why others decide what lies in the folder: it is another user's, or others can write to it, or anybody
+    can put another one in its place.  ``None`` where nobody does, it is not there, or the system knows no users."""
     for end in (folder, Path(os.path.realpath(folder))):
         for path, why_not in ((end, _why_others), *((parent, _why_anybody) for parent in end.absolute().parents)):
             with contextlib.suppress(OSError):  # not there: made when it is needed, for this user alone

@@ -17,7 +17,7 @@ _PACKAGE = "scipy-openblas64"
 
 
 def _folders() -> Iterator[Path]:
-    """Where wheels put it: beside numpy, inside it (macOS), in the package of its own."""
+    """The place where wheels put it: beside numpy, inside it (macOS), in the package of its own."""
     numpy = Path(np.__file__).parent
     yield from (numpy.parent / "numpy.libs", numpy / ".dylibs")
     found = importlib.util.find_spec(_PACKAGE.replace("-", "_"))

@@ -41,7 +41,8 @@ class Code(Protocol):
         """
 
     def clocked(self, source: str, segment: Segment, slots: int, threads: int) -> Callable[[], None]:
-        """As :meth:`step` of a segment, by the source that the target's back end has for it (``Backend.clocked``)."""
+        """The same as :meth:`step` of a segment, by the source that the target's back end has for it
+        (``Backend.clocked``)."""
         raise AssertionError("a back end with such a source has code that runs it")
 
     def timed(self, run: Run, runs: int) -> list[float]:

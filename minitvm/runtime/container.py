@@ -41,7 +41,7 @@ def pack(members: Mapping[str, Member], out: BinaryIO) -> None:
 
 
 def pack_tar(members: Mapping[str, Member], out: BinaryIO) -> None:
-    """As :func:`pack`, for ``tar`` to read."""
+    """The same as :func:`pack`, for ``tar`` to read."""
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for name, pieces in members.items():
             info = tarfile.TarInfo(name)
@@ -72,7 +72,7 @@ def is_tar(data: memoryview) -> bool:
 
 
 def unpack_tar(data: memoryview) -> dict[str, Data]:
-    """As :func:`unpack`, of what :func:`pack_tar` wrote."""
+    """The same as :func:`unpack`, of what :func:`pack_tar` wrote."""
     window: Any = _Window(data)
     try:
         with tarfile.TarFile(fileobj=window) as archive:

@@ -37,7 +37,7 @@ _ROOM = 16
 
 
 def is_native(host: Host, target: str, inside: bool = False) -> bool:
-    """Whether a call in Python is control flow that runs without it: all of its sizes are numbers or have names, but
+    """True if a call in Python is control flow that runs without it: all of its sizes are numbers or have names, but
     the length of what a loop stacks, which must be known too ``inside`` of other control flow; so must be the length of
     a cut."""
     from minitvm.ir.ops.control import Fail, If, Loop, most_trips
@@ -63,7 +63,7 @@ def is_native(host: Host, target: str, inside: bool = False) -> bool:
 
 
 def _is_closed(artifact: Artifact) -> bool:
-    """Whether all that an artefact does is native."""
+    """True if all that an artefact does is native."""
     hosts = (artifact.hosts[n.name] for n in artifact.graph.nodes if isinstance(n.step, HostStep))
     known = all(map(is_named, artifact.graph.entry_types))
     return known and all(is_native(host, artifact.target, inside=True) for host in hosts)

@@ -27,7 +27,7 @@ class Device:
 
     @property
     def exist(self) -> bool:
-        """Whether it can be used; what uses one that is not there says why."""
+        """True if it can be used; what uses one that is not there says why."""
         try:
             return bool(memory_of(self))
         except TargetError:
@@ -90,7 +90,7 @@ class Memory:
         return aligned(array)
 
     def share(self, array: np.ndarray) -> Any:
-        """As :meth:`hold`, of an array that nobody writes to any more: others may have the same value."""
+        """The same as :meth:`hold`, of an array that nobody writes to any more: others may have the same value."""
         return self.hold(array)
 
     def view(self, value: Any, offset: int, type_: Leaf) -> Any:
@@ -99,7 +99,7 @@ class Memory:
         return memory.view(type_.dtype).reshape(type_.static_shape)
 
     def address(self, value: Any) -> int:
-        """Where kernels find it."""
+        """The place where kernels find it."""
         return int(value.ctypes.data)
 
     def write(self, value: Any, source: Any) -> None:
@@ -126,7 +126,7 @@ HOST = Memory()
 
 
 def memory_of(where: Device) -> Memory:
-    """Where a device keeps what its user keeps; :class:`TargetError` where there is no such device."""
+    """The place where a device keeps what its user keeps; :class:`TargetError` where there is no such device."""
     if where == HOST.device:
         return HOST
     if where.kind == "cpu":
@@ -145,7 +145,7 @@ _KINDS = {1: "cpu", 2: "cuda", 3: "cpu", 13: "cuda"}
 
 
 def device_of(value: Any) -> Device:
-    """Where an array of any library lies; :class:`InputError` for devices that are no GPU of NVIDIA's."""
+    """The place where an array of any library lies; :class:`InputError` for devices that are no GPU of NVIDIA's."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__"):
         return cuda() if hasattr(value, "__cuda_array_interface__") else HOST.device
     number, index = map(int, value.__dlpack_device__())

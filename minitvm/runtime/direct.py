@@ -123,7 +123,7 @@ class DirectCall:
                     yield result, name
 
     def _is_bound(self, entry: int) -> bool:
-        """Whether kernels find an input or result at an address that each run says."""
+        """True if kernels find an input or result at an address that each run says."""
         type_ = self.instance.types[entry]
         return type_.is_static and type_.nbytes >= WORTH_BINDING
 
@@ -171,7 +171,8 @@ class DirectCall:
         return found
 
     def _taken(self, name: str, value: Any) -> Any:
-        """Where kernels read an input, which has to be kept until they have run; or it is copied to where they do."""
+        """The place where kernels read an input, which has to be kept until they have run; or it is copied to where
+        they do."""
         if name in self._inputs:
             found = value if is_readable(value) else native(value)
             self._point(self._inputs[name], address_of(found))
@@ -234,7 +235,7 @@ def native(array: np.ndarray) -> np.ndarray:
 
 
 def is_readable(array: np.ndarray) -> bool:
-    """Whether a kernel can read it where it is: row-major, elements on their boundaries, bytes in the CPU's order."""
+    """True if a kernel can read it where it is: row-major, elements on their boundaries, bytes in the CPU's order."""
     flags = array.flags
     return bool(flags.c_contiguous and flags.aligned and array.dtype.isnative)
 
@@ -268,7 +269,7 @@ def meetings(spans: Mapping[Key, Span]) -> dict[Key, set[Key]]:
 
 
 def is_writable(array: np.ndarray) -> bool:
-    """Whether a kernel can write a result there: it begins on a boundary that all of them count on, besides."""
+    """True if a kernel can write a result there: it begins on a boundary that all of them count on, besides."""
     return array.flags.writeable and is_readable(array) and address_of(array) % ALIGNMENT == 0
 
 

@@ -83,7 +83,7 @@ class Node:
 
     @property
     def is_kernel(self) -> bool:
-        """Whether the artefact's code runs it: a kernel, or a library's function in place of one."""
+        """True if the artefact's code runs it: a kernel, or a library's function in place of one."""
         return isinstance(self.step, Launch | LibraryCall)
 
     @property
@@ -397,7 +397,7 @@ class Artifact:
 
     @cached_property
     def is_open(self) -> bool:
-        """Whether it is for all shapes; of such a one without kernels its types or assumptions say so."""
+        """True if it is for all shapes; of such a one without kernels its types or assumptions say so."""
         if self.sizes or self.assumed:
             return True
         tensors = (type_ for type_ in self.graph.entry_types if isinstance(type_, TensorType))

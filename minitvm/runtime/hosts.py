@@ -35,7 +35,7 @@ def branch_functions(function: Function) -> dict[str, Function]:
 
 
 def is_open_control(function: Function) -> bool:
-    """Whether a host call is a choice or a loop over sizes that have names."""
+    """True if a host call is a choice or a loop over sizes that have names."""
     op = function.body.op if isinstance(function.body, Call) else None
     return isinstance(op, (If, Loop)) and bool(sizes_of(function))
 

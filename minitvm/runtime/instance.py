@@ -169,7 +169,7 @@ class Instance:
         self._slots[entry] = address
 
     def address(self, entry: int) -> int:
-        """Where kernels read or write an entry now."""
+        """The place where kernels read or write an entry now."""
         return self._slots[entry] or 0
 
     def assign(self, name: str, value: Any) -> None:

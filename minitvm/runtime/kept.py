@@ -153,7 +153,7 @@ _alive: weakref.WeakValueDictionary[tuple[str, str], Artifact] = weakref.WeakVal
 
 
 def is_keepable(artifact: Artifact) -> bool:
-    """Whether a file can hold it: a library of object code, whose calls in Python have plain attributes."""
+    """True if a file can hold it: a library of object code, whose calls in Python have plain attributes."""
     document = sealed(artifact.entry)
     if document is None or any(value.dtype.hasobject for value in artifact.params.values()):
         return False
@@ -173,7 +173,7 @@ class _Area:
         self.size = 0
 
     def add(self, *pieces: Data) -> list[int]:
-        """Where they begin, and how many bytes they are."""
+        """The place where they begin, and how many bytes they are."""
         start = self.size
         self.data += pieces
         self.size += sum(map(len, pieces))

@@ -212,7 +212,7 @@ class Library(Shown):
 
     @property
     def is_staged(self) -> bool:
-        """Whether parts of it are bound in a run, to sizes that the data decide."""
+        """True if parts of it are bound in a run, to sizes that the data decide."""
         return any(map(is_stage, self.artifact.hosts.values()))
 
     def at_values(self, values: Mapping[str, int]) -> Bound:
@@ -220,8 +220,8 @@ class Library(Shown):
         return self._stage_rooms.for_values(values)
 
     def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Bound | Library:
-        """As :meth:`bound`, for a run: memory is shared with runs at other sizes, which a library of fixed ones has
-        not."""
+        """The same as :meth:`bound`, for a run: memory is shared with runs at other sizes, which a library of fixed
+        ones has not."""
         artifact = self.artifact
         is_fixed = not artifact.is_open and all(type_.is_static for type_ in artifact.inputs.values())
         return self if is_fixed else self._rooms.at(shapes)

@@ -194,7 +194,7 @@ class _Affinity:
         self._allowed = self._own = config.allowed_cpus()
 
     def avoid(self, cpu: int) -> bool:
-        """Whether it will run elsewhere."""
+        """True if it will run elsewhere."""
         now = config.allowed_cpus()
         if now != self._own:
             self._allowed = now  # somebody else has set it
@@ -353,7 +353,7 @@ class NativeArtifact(Code):
         return kept
 
     def address(self, what: Segment | int) -> int:
-        """Where the code of a segment, or of one kernel node, is."""
+        """The place where the code of a segment, or of one kernel node, is."""
         return self._code.address(_symbol(what))
 
     @staticmethod

@@ -38,7 +38,7 @@ class Parameter(np.ndarray):
     asnumpy = numpy
 
     def copyto(self, target: NDArray | Device) -> NDArray:
-        """As :meth:`NDArray.copyto`."""
+        """The same as :meth:`NDArray.copyto`."""
         return NDArray(np.asarray(self)).copyto(target)
 
 

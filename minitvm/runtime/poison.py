@@ -39,7 +39,7 @@ def fill(memory: np.ndarray, marker: int) -> None:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where a result lies: ``memory`` are bytes, and those of ``type`` come first."""
+    """The place where a result lies: ``memory`` are bytes, and those of ``type`` come first."""
 
     memory: np.ndarray
     type: Leaf
@@ -69,7 +69,7 @@ def difference(one: np.ndarray, other: np.ndarray, type_: Leaf) -> Difference | 
 
 
 def _holds(memory: np.ndarray, marker: int, start: int, stop: int) -> bool:
-    """Whether those bytes of ``memory``, a marker's from its beginning, are still the marker's."""
+    """True if those bytes of ``memory``, a marker's from its beginning, are still the marker's."""
     pair = np.uint16(marker).tobytes()
     return memory[start:stop].tobytes() == bytes(pair[i % 2] for i in range(start, stop))
 
@@ -141,7 +141,8 @@ class PoisonedInstance(Instance):
         return run
 
     def _slot(self, entry: int) -> Slot:
-        """Where this run writes an entry: in the arena, what fills up its place included, or in memory handed out."""
+        """The place where this run writes an entry: in the arena, what fills up its place included, or in memory handed
+        out."""
         type_ = self.types[entry]
         start = self.plan.offsets[entry]
         address = self.address(entry)

@@ -23,7 +23,7 @@ def shown(artifact: Artifact) -> str:
 
 
 def fits(artifact: Artifact, shapes: Mapping[str, Shape], values: Mapping[str, Any]) -> bool:
-    """Whether it may be for these inputs, as far as is seen without binding."""
+    """True if it may be for these inputs, as far as is seen without binding."""
     for name, own in shapes_of(artifact).items():
         given = shapes.get(name, own)
         if len(given) != len(own) or any(isinstance(d, int) and d != e for d, e in zip(own, given, strict=True)):

@@ -26,7 +26,7 @@ _MAKE_KEYS = "openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in 
 
 
 class Origin(NamedTuple):
-    """Where a library comes from: a file, or ``path=None`` where it was compiled in this process."""
+    """The place where a library comes from: a file, or ``path=None`` where it was compiled in this process."""
 
     path: str | None = None
     signer: str | None = None

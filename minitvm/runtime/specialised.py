@@ -54,7 +54,7 @@ class Specialised:
         return results
 
     def is_worth(self, seconds: float, runs: int | None) -> bool:
-        """Whether kernels for these shapes alone are worth ``seconds``, or have been asked for after so many ``runs``:
+        """True if kernels for these shapes alone are worth ``seconds``, or have been asked for after so many ``runs``:
         true once."""
         if not self._may_get_own:
             return False

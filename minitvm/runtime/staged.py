@@ -23,7 +23,7 @@ class Bindable(Protocol):
 
 
 def is_stage(host: Host) -> bool:
-    """Whether a call is of ``control.stage``."""
+    """True if a call is of ``control.stage``."""
     from minitvm.ir.ops.stage import Stage  # which most libraries do without
 
     return isinstance(getattr(host.function.body, "op", None), Stage)

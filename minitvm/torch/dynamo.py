@@ -62,7 +62,7 @@ def _is_weight(value: Any) -> bool:
 
 
 def _has_views_of_memory(graph: fx.GraphModule) -> bool:
-    """Whether a result shares memory with an argument or another result, and is not an argument itself."""
+    """True if a result shares memory with an argument or another result, and is not an argument itself."""
     arguments = [node for node in graph.graph.nodes if node.op == "placeholder"]
     output = next(node for node in graph.graph.nodes if node.op == "output")
     results = [node for node in dict.fromkeys(output.args[0]) if node not in arguments]

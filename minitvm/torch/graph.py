@@ -28,7 +28,7 @@ class Compiled:
     numbers: tuple[Any, ...]
 
     def takes(self, tensors: Sequence[torch.Tensor], numbers: tuple[Any, ...]) -> bool:
-        """Whether these fit; a name stands for one size wherever it is."""
+        """True if these fit; a name stands for one size wherever it is."""
         sizes: dict[str, int] = {}
         return numbers == self.numbers and all(
             size == (sizes.setdefault(dim, size) if isinstance(dim, str) else size if dim is None else dim)

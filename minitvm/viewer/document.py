@@ -92,7 +92,7 @@ def _node(node: Node) -> dict[str, Any]:
 
 
 def _memory(artifact: Artifact) -> dict[str, Any]:
-    """Where every value lies in the arena (bytes), from which step to which."""
+    """The place where every value lies in the arena (bytes), from which step to which."""
     graph, plan = artifact.graph, artifact.plan
     owner, types, spans = owners(graph), graph.entry_types, liveness(graph)
     values = [

@@ -101,7 +101,7 @@ def _launched(nests: Sequence[Stmt]) -> Iterator[list[Stmt]]:
 
 
 def _share_blocks(nests: Sequence[Stmt]) -> bool:
-    """Whether a block may have what any of them needs, and where threads meet, they are all there."""
+    """True if a block may have what any of them needs, and where threads meet, they are all there."""
     whole = seq(*nests)
     block, shared = _block(whole), sum(buffer.nbytes for buffer in allocated(whole) if buffer.scope == "shared")
     fits = math.prod(block) <= _MOST_THREADS and shared <= _STATIC_SHARED
@@ -274,7 +274,8 @@ def launch_of(kernel: Kernel) -> Launch:
 
 
 def dynamic_shared(kernel: Kernel) -> tuple[dict[Buffer, int], int]:
-    """Where buffers begin in a block's dynamic shared memory, and its bytes; none where static memory suffices."""
+    """The place where buffers begin in a block's dynamic shared memory, and its bytes; none where static memory
+    suffices."""
     offsets: dict[Buffer, int] = {}
     total = 0
     for buffer in allocated(kernel.body):

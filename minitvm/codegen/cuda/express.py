@@ -160,7 +160,7 @@ class Writer:
         return self.names.index if _is_index(node) else spell.VALUE[node.dtype]
 
     def _guards(self, node: Select) -> bool:
-        """Whether a side loads what its condition does not, and might be out of bounds."""
+        """True if a side loads what its condition does not, and might be out of bounds."""
         known = set(post_order_exprs([node.condition], self._always))
         sides = post_order_exprs([node.then, node.orelse])
         return any(isinstance(n, Load) and n not in known for n in sides)
@@ -307,7 +307,7 @@ class Writer:
 
 
 def _is_rounded(node: LoopExpr) -> bool:
-    """Whether it gives a float16 that float has more digits of."""
+    """True if it gives a float16 that float has more digits of."""
     match node:
         case Binary(op) | Intrin(op):
             return node.dtype == "float16" and op not in spell.EXACT

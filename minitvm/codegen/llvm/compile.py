@@ -51,7 +51,7 @@ class Cpu:
 
     @property
     def scales(self) -> bool:
-        """Whether an instruction multiplies with any power of two: VSCALEFPS."""
+        """True if an instruction multiplies with any power of two: VSCALEFPS."""
         return self.arch == "x86" and self.vector_bytes == 64
 
     @property
@@ -437,7 +437,7 @@ define float @probe(half %x) {
 
 @cache
 def _lacks_half(cpu: Cpu) -> bool:
-    """Whether the processor cannot convert float16 to float32 and back."""
+    """True if the processor cannot convert float16 to float32 and back."""
     text = assembly(_HALF_PROBE, cpu)
     return "__extendhfsf2" in text or "__truncsfhf2" in text
 

@@ -23,7 +23,7 @@ from minitvm.target import SHARING, spinning_text
 
 @dataclass(frozen=True)
 class Bytes:
-    """Where a value lies in the arena: from ``start`` up to ``end``."""
+    """The place where a value lies in the arena: from ``start`` up to ``end``."""
 
     start: int
     end: int

@@ -50,7 +50,7 @@ def _level(c: Context, node: LoopExpr) -> int:
 
 
 def register(c: Context, expr: LoopExpr) -> Val:
-    """As :func:`evaluate`, in a register."""
+    """The same as :func:`evaluate`, in a register."""
     return memory.in_register(c, evaluate(c, expr))
 
 
@@ -78,7 +78,7 @@ def place(c: Context, access: Load | Store) -> Index | Lanes:
 
 
 def _is_inside(buffer: Buffer, place: Index | Lanes) -> bool:
-    """Whether memory of the buffer is known to be there, in every lane: of another row, perhaps."""
+    """True if memory of the buffer is known to be there, in every lane: of another row, perhaps."""
     last = buffer.size - 1
     if not isinstance(last, int):
         return False
@@ -222,7 +222,7 @@ def _join(c: Context, arms: list[tuple[Val, str]]) -> Val:
 
 
 def stores_long_chain(stmt: Stmt, results: Sequence[Buffer]) -> bool:
-    """Whether nothing but results is stored, by much arithmetic of what is no result (:mod:`.turns`)."""
+    """True if nothing but results is stored, by much arithmetic of what is no result (:mod:`.turns`)."""
     while isinstance(stmt, For) and stmt.kind in (LoopKind.UNROLLED, LoopKind.VECTORIZED):
         stmt = stmt.body
     if not isinstance(stmt, Store) or stmt.buffer not in results:

@@ -127,7 +127,8 @@ class Writer:
         return register
 
     def pure(self, text: str, reads: bool = False) -> str:
-        """As :meth:`op`, for instructions without effects.  One that ``reads`` memory stays behind its conditions."""
+        """The same as :meth:`op`, for instructions without effects.  One that ``reads`` memory stays behind its
+        conditions."""
         register = self._known.get(text)
         if register is None:
             level = max(map(self.level, _REGISTER.findall(text)), default=0)
@@ -146,7 +147,7 @@ class Writer:
         return register
 
     def _around(self, level: int) -> tuple[Lines, list[Hashable]]:
-        """Where what so many loops are around is written, and its scope."""
+        """The place where what so many loops are around is written, and its scope."""
         return (self.lines, self._scopes[-1]) if level == len(self._loops) else self._loops[level]
 
     def level(self, register: str) -> int:
@@ -279,7 +280,8 @@ class NotVectorizable(Exception):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a buffer lives.  ``lanes`` > 0: allocated inside a vectorized loop, one copy per lane, interleaved.
+    """The place where a buffer lives.  ``lanes`` > 0: allocated inside a vectorized loop, one copy per lane,
+    interleaved.
 
     ``padded``: it is the thread's own, and has memory up to the next power of two.
     """

@@ -117,7 +117,7 @@ class Attention(Template):
 
     @property
     def has_square_mask(self) -> bool:
-        """Whether a mask differs by query and by place."""
+        """True if a mask differs by query and by place."""
         mask = (*self.problem.inputs, None)[3]
         return mask is not None and len(mask.shape) > 1 and mask.shape[-1] != 1 and mask.shape[-2] != 1
 
@@ -186,7 +186,7 @@ class _Queries:
 
     @property
     def is_whole(self) -> bool:
-        """Whether one block has all places."""
+        """True if one block has all places."""
         return bool(self.at_once == self.template.shape[3])
 
     # --- memory -----------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ class Seen:
 
     @staticmethod
     def applies(problem: Problem) -> bool:
-        """Whether a mask says for each query and place where scores are as low as can be, and only a run knows how many
+        """True if a mask says for each query and place where scores are as low as can be, and only a run knows how many
         places there are."""
         mask, op = (*problem.inputs, None)[3], problem.op
         assert isinstance(op, Attention)

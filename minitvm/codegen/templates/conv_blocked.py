@@ -162,7 +162,7 @@ class BlockedConv(_Windows):
 
     @property
     def _crowded(self) -> bool:
-        """Whether channels that come in no blocks lie so far apart that the first-level cache keeps too few of them."""
+        """True if channels that come in no blocks lie so far apart that the first-level cache keeps too few of them."""
         plane = math.prod(self.data.shape[2:4]) * np.dtype(self.data.dtype).itemsize
         return len(self.data.shape) == 4 and self.data.shape[1] > self.machine.lines_kept(plane)
 
@@ -225,7 +225,7 @@ class BlockedConv(_Windows):
 
     @property
     def _fetches(self) -> bool:
-        """Whether products take so little time that the processor fetches weights too late."""
+        """True if products take so little time that the processor fetches weights too late."""
         return self.flat and self.problem.product != "fma"
 
     def _before_next(self, place: _Place) -> _Place:

@@ -179,13 +179,13 @@ class _Pixels:
 
     @property
     def gaps(self) -> bool:
-        """Whether there are positions between the rows of a line, whose sums are no results."""
+        """True if there are positions between the rows of a line, whose sums are no results."""
         apart = self.lines.pitch > self.axes[-1].outputs or self.shapes.axes[-1].result_step > 1
         return self.lines.rows > 1 and apart
 
     @property
     def direct(self) -> bool:
-        """Whether the image is read as it is."""
+        """True if the image is read as it is."""
         return all(a.is_plain for a in self.axes) and not self.gaps and self.lines.positions >= self.lanes
 
     @property
@@ -216,7 +216,7 @@ class _Pixels:
 
     @property
     def leaves_cache(self) -> bool:
-        """Whether the next tile finds nothing of what this one read: of the planes of all channels, which lie far
+        """True if the next tile finds nothing of what this one read: of the planes of all channels, which lie far
         apart, some rows each, of these two cache lines."""
         vertical, across = self.axes[-2:]
         read = self.shapes.inputs * vertical.taps * across.planes * 2 * LINE_BYTES
@@ -225,7 +225,8 @@ class _Pixels:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a work item is: image, group, its channels from ``channel`` on, phase of the results, outer axes, line."""
+    """The place where a work item is: image, group, its channels from ``channel`` on, phase of the results, outer axes,
+    line."""
 
     n: LoopExpr
     group: LoopExpr

@@ -64,7 +64,7 @@ class ConvRows:
 
     @property
     def direct(self) -> bool:
-        """Whether the image is read as it is."""
+        """True if the image is read as it is."""
         return all(w.is_plain for w in self.shapes.windows) and self.across.outputs >= self.lanes
 
     # --- the search space ---------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class ConvStrips:
         return min(fitting, key=lambda rows: (round(self._cycles(rows), 6), -rows) if rows else (0.0, 0))
 
     def _stays(self, rows: int) -> bool:
-        """Whether a strip stays in the second-level cache, and the sums of a tile's channels in the first."""
+        """True if a strip stays in the second-level cache, and the sums of a tile's channels in the first."""
         sums = self.vectors(rows) * self.machine.vector_bytes * min(8, self.shapes.channels) * self.phases
         return self._strip_bytes(rows) <= self.machine.l2_bytes // 2 and sums <= self.machine.l1_bytes // 2
 

@@ -75,7 +75,7 @@ class DenseBlocks(Template):
 
     @cached_property
     def is_signed(self) -> bool:
-        """Whether weights are multiplied as signed bytes: of 8 bits less 128, others as they are."""
+        """True if weights are multiplied as signed bytes: of 8 bits less 128, others as they are."""
         has = self.machine.features
         return "dot4" not in has and not has.isdisjoint(("sdot4", "neon"))
 

@@ -309,7 +309,7 @@ def _schemes(product: Product, machine: MachineModel, times: int, in_place: bool
 
 
 def _from_afar(product: Product, tile: Tile, machine: MachineModel) -> bool:
-    """Whether panels of floats come from beyond the first-level cache for the first of several tiles of rows."""
+    """True if panels of floats come from beyond the first-level cache for the first of several tiles of rows."""
     if product.multiply != "fma" or not all(isinstance(size, int) for size in product.sizes):
         return False
     panels = product.depth * product.columns * np.dtype(product.dtype).itemsize
@@ -317,13 +317,13 @@ def _from_afar(product: Product, tile: Tile, machine: MachineModel) -> bool:
 
 
 def _stays_in_cache(product: Product, machine: MachineModel) -> bool:
-    """Whether a group of columns is found again by the next tile of rows, or there is hardly a next one."""
+    """True if a group of columns is found again by the next tile of rows, or there is hardly a next one."""
     tile, readers = _readers(product, machine)
     return readers <= _READ_IN_PLACE or product.depth * tile.blocks * machine.vector_bytes <= machine.l2_bytes // 4
 
 
 def _far_apart(product: Product, machine: MachineModel) -> bool:
-    """Whether a right-hand side that the caches do not hold is for few rows, and one of its own is no neighbour of the
+    """True if a right-hand side that the caches do not hold is for few rows, and one of its own is no neighbour of the
     next: what a group of columns leaves of its cache lines is gone when the next group wants it."""
     row = product.columns * np.dtype(product.right.dtype).itemsize
     many = product.depth * row > _NEAR_CACHES * machine.l2_bytes

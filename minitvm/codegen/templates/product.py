@@ -210,7 +210,7 @@ class Gemm:
         return self.by_groups() if enough(items, ITEMS_PER_THREAD * machine.threads) else self.by_tiles()
 
     def is_near(self, machine: MachineModel) -> bool:
-        """Whether the first-level cache keeps one right-hand side from one tile of many rows to the next."""
+        """True if the first-level cache keeps one right-hand side from one tile of many rows to the next."""
         product, items = self.product, self.product.batch * sum(rows.count for rows in self.rows)
         side = product.depth * self.blocks * machine.vector_bytes
         near = product.right.batch == 1 and isinstance(side, int) and 2 * side <= machine.l1_bytes

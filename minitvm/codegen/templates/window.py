@@ -164,7 +164,7 @@ class PhasedAxis(Axis):
 
     @property
     def overlap(self) -> bool:
-        """Whether windows share elements, perhaps, so that several taps fall into a plane."""
+        """True if windows share elements, perhaps, so that several taps fall into a plane."""
         return not self._apart
 
     def plane(self, tap: LoopExpr) -> LoopExpr:

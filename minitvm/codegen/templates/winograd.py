@@ -145,7 +145,7 @@ class Winograd(Template):
 
     @property
     def _from_afar(self) -> bool:
-        """Whether weights come from beyond the second-level cache."""
+        """True if weights come from beyond the second-level cache."""
         return self.weight.nbytes > self.machine.l2_bytes
 
     def _together(self, scheme: str, tile: Tile) -> int:

@@ -70,7 +70,7 @@ def _branch(node: OnnxNode, name: str) -> Captured | TypeInferenceError:
 
 
 def _reads_symbols(importer: Any, graph: onnx.GraphProto, scope: Any) -> bool:
-    """Whether a graph takes something of dimensions that have names from outside."""
+    """True if a graph takes something of dimensions that have names from outside."""
     found = [scope.lookup(name, importer.known) for name in outer_names(graph)]
     types = [
         type_ for expr in found if expr is not None for type_ in leaves(expr.type) if isinstance(type_, TensorType)
@@ -225,12 +225,12 @@ def _tensors(body: Expr, first: int) -> list[TensorType]:
 
 
 def _runs(trips: Expr, going: Expr) -> bool:
-    """Whether there is a trip for certain."""
+    """True if there is a trip for certain."""
     return all(isinstance(expr, Constant) and expr.value.item() > 0 for expr in (trips, going))
 
 
 def _stops(trips: Expr, going: Expr) -> bool:
-    """Whether there is none for certain."""
+    """True if there is none for certain."""
     return any(isinstance(expr, Constant) and expr.value.item() <= 0 for expr in (trips, going))
 
 

@@ -12,7 +12,7 @@ from minitvm.ir.expr import Expr
 
 @door
 def is_foreign(node: onnx.NodeProto, domain: str, opset: int) -> bool:
-    """Whether another library computes the operator when the model runs."""
+    """True if another library computes the operator when the model runs."""
     return False
 
 
@@ -24,13 +24,13 @@ def foreign(node: OnnxNode) -> list[Expr | None]:
 
 @door
 def is_for_python(node: OnnxNode) -> bool:
-    """Whether a node works on what only Python holds, so that no builder is asked."""
+    """True if a node works on what only Python holds, so that no builder is asked."""
     return False
 
 
 @door
 def known_to_onnx(node: OnnxNode) -> bool:
-    """As :func:`is_foreign`, of a node with a builder."""
+    """The same as :func:`is_foreign`, of a node with a builder."""
     return False
 
 

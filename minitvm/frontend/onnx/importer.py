@@ -113,8 +113,8 @@ def from_onnx(
 
 @stage("opening the model")
 def describe_importable(model: ModelSource) -> ModelDescription:
-    """As :func:`describe_onnx`; raises, too, what :func:`from_onnx` raises of all but shapes and values: operators and
-    their sets, types, attributes, names of values, weights and the files that they are in."""
+    """The same as :func:`describe_onnx`; raises, too, what :func:`from_onnx` raises of all but shapes and values:
+    operators and their sets, types, attributes, names of values, weights and the files that they are in."""
     loaded = load_model(model)
     importer = _checked(loaded)
     for graph, opsets in importer.graphs():
@@ -367,7 +367,7 @@ def _given(variable: Var, array: np.ndarray) -> Constant:
 
 
 def _is_setting(variable: Var) -> bool:
-    """Whether an input is as shapes, axes and sizes are, rather than data."""
+    """True if an input is as shapes, axes and sizes are, rather than data."""
     type_ = variable.type
     return isinstance(type_, TensorType) and type_.rank < 2 and not type_.is_float
 

@@ -57,7 +57,7 @@ class LocalFunction:
 
     @cached_property
     def draws(self) -> bool:
-        """Whether a node of its own draws random numbers."""
+        """True if a node of its own draws random numbers."""
         schemas = (schema_of(node, opset_of(node, self.opsets)) for node in self.nodes)
         return any(s is not None and s.non_deterministic and not _holds_graphs(s) for s in schemas)
 
@@ -136,7 +136,7 @@ class LocalFunctions:
         return None if found is not None and schema_of(node, opset) is not None else found
 
     def is_repeatable(self, function: LocalFunction) -> bool:
-        """Whether calls with the same inputs give the same: nothing that they lead to draws random numbers."""
+        """True if calls with the same inputs give the same: nothing that they lead to draws random numbers."""
         return function.key in self._repeatable
 
     def _called(self, nodes: Iterable[onnx.NodeProto]) -> list[LocalFunction]:

@@ -239,8 +239,8 @@ class Pool:
         return Pool(self.window.over(lead), self.ceil_mode), Pool(self.window.over(0, lead), self.ceil_mode)
 
     def positions(self, x: Expr) -> Expr:
-        """Where in its plane, which is row-major, each maximum is; over more than 3 axes that of the last three where
-        the others have it."""
+        """The place where in its plane, which is row-major, each maximum is; over more than 3 axes that of the last
+        three where the others have it."""
         if rank(x) <= 5:
             options = {"pool_size": self.window.kernel, **self.window.steps, "ceil_mode": self.ceil_mode}
             return emit(f"nn.max_pool{rank(x) - 2}d_positions", x, **options)

@@ -47,7 +47,7 @@ class Axis:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the scale is that of the extents."""
+        """True if the scale is that of the extents."""
         return self.extent > 0 and self.scale == self.size / self.extent
 
     @property
@@ -245,7 +245,8 @@ _ROUNDING: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def source_coordinates(node: OnnxNode, axis: Axis, mode: str) -> np.ndarray:
-    """Where each element of the result lies on the input's axis: (size,) float64, quotients of whole numbers."""
+    """The place where each element of the result lies on the input's axis: (size,) float64, quotients of whole
+    numbers."""
     x, n, size = np.arange(axis.size, dtype=np.float64), axis.extent, axis.size
     if mode == "tf_crop_and_resize":
         step = (axis.end - axis.start) * (n - 1) / (size - 1) if size > 1 else 0.0

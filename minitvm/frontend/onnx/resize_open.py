@@ -51,7 +51,7 @@ def _weighted(x: Expr, axis: int, size: Dim, coordinates: str, weights: Callable
 
 
 def _places(extent: Dim, size: Dim, mode: str) -> tuple[Expr, Expr]:
-    """Where results lie on the axis, (size,) each: whole numbers, the first over the second."""
+    """The place where results lie on the axis, (size,) each: whole numbers, the first over the second."""
     x = positions(size)
     if mode in ("align_corners", "pytorch_half_pixel") and is_equal(size, 1):
         return x * 0, x * 0 + 1

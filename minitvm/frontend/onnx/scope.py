@@ -50,7 +50,7 @@ class Scope:
         return self.captured[outer]
 
     def lacks(self, name: str) -> bool:
-        """Whether a name is a parameter that the function's call leaves out."""
+        """True if a name is a parameter that the function's call leaves out."""
         return name in self.absent or (name not in self.values and self.parent is not None and self.parent.lacks(name))
 
     def outside(self) -> dict[Expr, Expr]:

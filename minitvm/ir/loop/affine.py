@@ -81,12 +81,12 @@ class Range:
         return Range(self.least(other).low, self.greatest(other).high)
 
     def within(self, low: int, high: Dim) -> bool:
-        """Whether it is known to lie there, whatever ``high`` is when the model runs."""
+        """True if it is known to lie there, whatever ``high`` is when the model runs."""
         return self.low is not None and self.high is not None and low <= self.low and always_less(self.high, high + 1)
 
     @property
     def fits(self) -> bool:
-        """Whether it is known to be what ``int64`` holds, so that no wrap around can happen."""
+        """True if it is known to be what ``int64`` holds, so that no wrap around can happen."""
         return self.within(-(2**63), 2**63 - 1)
 
     @property
@@ -342,7 +342,7 @@ def _summed(expr: LoopExpr, form: Affine[LoopExpr], ranges: Facts) -> tuple[Rang
 
 
 def _is_data(expr: LoopExpr, facts: Facts) -> bool:
-    """Whether it is made of more than loop variables and numbers."""
+    """True if it is made of more than loop variables and numbers."""
     if isinstance(expr, (LoopVar, Const)):
         return False
     if not isinstance(expr, Binary):
@@ -354,12 +354,12 @@ def _is_data(expr: LoopExpr, facts: Facts) -> bool:
 
 
 def wraps(expr: LoopExpr, ranges: Ranges) -> bool:
-    """Whether an ``int64`` sum may wrap around: its exact value then differs from what is computed."""
+    """True if an ``int64`` sum may wrap around: its exact value then differs from what is computed."""
     return _summed(expr, affine(expr), Facts.of(ranges))[1]
 
 
 def prove(condition: LoopExpr, ranges: Ranges) -> bool | None:
-    """Whether a condition on indices always (or never) holds; ``None`` where that is not known."""
+    """True if a condition on indices always (or never) holds; ``None`` where that is not known."""
     facts = Facts.of(ranges)
     if condition not in facts.proved:
         facts.proved[condition] = _proved(condition, facts)

@@ -257,7 +257,7 @@ class Cast(_Node):
 
     @property
     def keeps_all(self) -> bool:
-        """Whether it is one of floats of two bytes to longer ones, which hold all of their values."""
+        """True if it is one of floats of two bytes to longer ones, which hold all of their values."""
         return self.value.dtype in SHORT and self.dtype in ("float32", "float64")
 
 
@@ -329,7 +329,7 @@ class Buffer:
         return self.size * np.dtype(self.dtype).itemsize
 
     def fits(self, nbytes: int) -> bool:
-        """Whether it is known to have no more bytes."""
+        """True if it is known to have no more bytes."""
         return isinstance(self.nbytes, int) and self.nbytes <= nbytes
 
     def __repr__(self) -> str:

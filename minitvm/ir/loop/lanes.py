@@ -180,7 +180,7 @@ class Lanes:
     # --- addresses --------------------------------------------------------------------------------------------
 
     def _address(self, access: Load | Store, buffer: Buffer, index: Sequence[LoopExpr]) -> Value:
-        """Where every lane's element is; one number where it is the same for all."""
+        """The place where every lane's element is; one number where it is the same for all."""
         plan = self.plans.get(access)
         if plan is None:
             plan = self._plan(buffer, index)
@@ -219,7 +219,7 @@ class Lanes:
         return start, axes
 
     def _is_fixed(self, term: LoopExpr) -> bool:
-        """Whether its value stays while the lanes stay the same."""
+        """True if its value stays while the lanes stay the same."""
         return all(isinstance(n, (Binary, Const)) or n in self.variables for n in walk_exprs(term))
 
     def _check(self, buffer: Buffer, index: Sequence[LoopExpr], number: int) -> None:

@@ -47,7 +47,7 @@ class Memory:
         del self.copies[:done]
 
     def is_late(self, where: np.ndarray | slice) -> bool:
-        """Whether something is on its way there."""
+        """True if something is on its way there."""
         waiting = np.zeros(self.data.size, bool)
         for at, _ in (copied for group in self.copies for copied in group):
             waiting[at] = True
@@ -95,7 +95,7 @@ class Team:
         return found
 
     def is_whole(self, count: int, positions: Mapping[LoopKind, np.ndarray]) -> bool:
-        """Whether lanes are all threads of each block that they are of, as far as their positions tell them apart."""
+        """True if lanes are all threads of each block that they are of, as far as their positions tell them apart."""
         every = np.zeros(1, np.int64)
         for kind in positions:
             every = (every[:, None] + np.arange(self.extents[kind]) * _APART ** THREADS.index(kind)).ravel()

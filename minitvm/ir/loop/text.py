@@ -271,7 +271,7 @@ def operand(piece: Piece, least: int = ATOM) -> str:
 
 
 def _is_long(roots: Sequence[LoopExpr]) -> bool:
-    """Whether the expressions, written whole, have :data:`_LONG_SIZE` nodes or more."""
+    """True if the expressions, written whole, have :data:`_LONG_SIZE` nodes or more."""
     stack, size = list(roots), 0
     while stack and size < _LONG_SIZE:
         size += 1

@@ -237,7 +237,7 @@ class _Verifier:
             raise self.reject(f"{what} under a condition that tells threads apart", stmt)
 
     def leaves(self, load: Load, stmt: Stmt) -> bool:
-        """Whether a load would leave its buffer if no select around it kept it from running."""
+        """True if a load would leave its buffer if no select around it kept it from running."""
         self.shape(load.buffer, load.index, stmt)
         return out_of_bounds(self.around, load.buffer, load.index) is not None
 
@@ -296,7 +296,7 @@ class _Verifier:
 
 
 def of_all_threads(loop: For) -> bool:
-    """Whether every thread goes through a serial loop, and waits for the others in it."""
+    """True if every thread goes through a serial loop, and waits for the others in it."""
     return loop.kind is LoopKind.SERIAL and any(isinstance(s, Barrier) for s in walk_stmts(loop.body))
 
 

@@ -90,7 +90,7 @@ def broadcast_shapes(op: Op, *types: TensorType) -> Shape:
 
 
 def shapes_differ(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
-    """Whether two shapes are never the same, as far as that is seen."""
+    """True if two shapes are never the same, as far as that is seen."""
     return len(a) != len(b) or any(map(differ, a, b))
 
 
@@ -135,7 +135,7 @@ def _groups(source: Sequence[int], target: Sequence[int]) -> Iterable[tuple[list
 
 
 def _is_part(p: Dim, q: Dim) -> bool:
-    """Whether more factors are to come before a product is as large as another one; of symbols, whether it divides."""
+    """True if more factors are to come before a product is as large as another one; of symbols, whether it divides."""
     if isinstance(p, int) and isinstance(q, int):
         return p < q
     return p != q and p != 0 and q // p * p == q
@@ -187,7 +187,7 @@ def reduced(
 
 
 def place(index: Index, axes: Sequence[int], keepdims: bool = True) -> Index:
-    """Where :func:`reduced` has what the element at ``index`` went into."""
+    """The place where :func:`reduced` has what the element at ``index`` went into."""
     return tuple(Const(0) if d in axes else i for d, i in enumerate(index) if keepdims or d not in axes)
 
 

@@ -71,7 +71,7 @@ class Line:
 
 
 def line_of(mode: str, size: int, extent: int, scale: Fraction) -> Line:
-    """Where the pixels of an axis that grows by ``scale`` lie."""
+    """The place where the pixels of an axis that grows by ``scale`` lie."""
     if size == 1 and mode in ("align_corners", "pytorch_half_pixel"):
         return Line(0, 0, 1)
     if mode == "align_corners":
@@ -158,7 +158,7 @@ class Resize2d(Op, name="image.resize2d", fusion=Fusion.INJECTIVE, takes_stored=
         return result.astype(data.dtype)
 
     def _places(self, d: int, extent: int) -> list[Fraction]:
-        """Where each pixel of the result lies along an axis of the input."""
+        """The place where each pixel of the result lies along an axis of the input."""
         size, scale, half = self.size[d], self._scale(d, extent), Fraction(1, 2)
         mode = self.coordinate_transformation_mode
         if (mode == "pytorch_half_pixel" or mode == "align_corners") and size == 1:

@@ -238,7 +238,7 @@ class Convolution(FilterBank):
         return self._filters(held) // self.groups, held // self.groups
 
     def _held_filter(self, weight: Buffer, channel: Any) -> Any:
-        """Where the weight holds the filter of a channel of the result."""
+        """The place where the weight holds the filter of a channel of the result."""
         own, held = self._of_group(weight)
         if own == held or self.groups == 1:
             return channel

@@ -117,7 +117,7 @@ class MomentNorm(Channelwise, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         return shape
 
     def _place(self, index: Index, extent: int) -> Index:
-        """Where an element of the data, whose ``axis`` has ``extent``, is in that shape."""
+        """The place where an element of the data, whose ``axis`` has ``extent``, is in that shape."""
         return index
 
     def infer(self, data: TensorType, gamma: TensorType, beta: TensorType) -> TensorType:

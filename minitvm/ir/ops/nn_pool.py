@@ -121,7 +121,8 @@ class MaxPool(Pool, exact=True, precision=Precision.FOLLOW):
 
 
 class MaxPosition(Pool, exact=True):
-    """Where in its plane, row-major, the first maximum under each window is (int64); NaN counts as the largest."""
+    """The place where in its plane, row-major, the first maximum under each window is (int64); NaN counts as the
+    largest."""
 
     def infer(self, data: TensorType) -> TensorType:
         found = super().infer(data).with_dtype("int64")

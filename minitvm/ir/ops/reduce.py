@@ -77,7 +77,7 @@ class Reduction(Op, fusion=Fusion.COMM_REDUCE):
         return reduced(data.shape, axes, over, element, finish or (lambda result, _: result), self.keepdims)
 
     def _place(self, index: Index) -> Index:
-        """Where the result has what the element at ``index`` of data went into."""
+        """The place where the result has what the element at ``index`` of data went into."""
         return place(index, self.axes(len(index)), self.keepdims)
 
     def _count(self, shape: Sequence[int]) -> int:

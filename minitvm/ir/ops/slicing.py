@@ -147,7 +147,7 @@ class Split(Op, name="split", fusion=Fusion.INJECTIVE):
     axis: int = 0
 
     def _bounds(self, extent: Dim) -> list[Dim]:
-        """Where each part starts, and the end of the last."""
+        """The place where each part starts, and the end of the last."""
         given = self.indices_or_sections
         if not isinstance(given, int):
             return [0, *(smaller(max(p, 0), extent) for p in given), extent]

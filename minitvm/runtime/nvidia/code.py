@@ -144,7 +144,7 @@ class CudaCode(CudaArtifact):
         return run
 
     def _slots(self, slots: int) -> tuple[int, int]:
-        """Where the pointers are, and how many bytes."""
+        """The place where the pointers are, and how many bytes."""
         return slots, 8 * stop_slot(self.graph)
 
     def _launches(self, index: int, slots: int) -> Sequence[Prepared | PreparedCall]:

@@ -152,7 +152,7 @@ def _described(tensor: _Tensor, release: Callable[[], object]) -> Taken:
 
 
 def is_row_major(shape: Sequence[int], strides: Sequence[int] | None, unit: int = 1) -> bool:
-    """Whether elements follow each other as those of a new array do; strides are in elements, or in bytes."""
+    """True if elements follow each other as those of a new array do; strides are in elements, or in bytes."""
     if strides is None or 0 in shape:
         return True
     wanted = [unit * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]

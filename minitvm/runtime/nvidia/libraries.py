@@ -80,7 +80,7 @@ def call_bytes(call: LibraryFunction) -> bytes:
 
 
 def call_of(data: bytes) -> LibraryFunction:
-    """As :func:`call_bytes` wrote it."""
+    """The same as :func:`call_bytes` wrote it."""
     form = {name: _tuples(value) for name, value in json.loads(data).items()}
     kind = {kind.library: kind for kind in (Product, Convolution)}[form.pop("library")]
     return kind(**form)
@@ -133,7 +133,7 @@ VENDORS = {
 
 
 def path_of(name: str) -> str:
-    """Where a library of NVIDIA's is: in its wheel, or of a toolkit."""
+    """The place where a library of NVIDIA's is: in its wheel, or of a toolkit."""
     return str(importlib.import_module("cuda.pathfinder").load_nvidia_dynamic_lib(name).abs_path)
 
 

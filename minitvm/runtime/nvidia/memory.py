@@ -254,7 +254,7 @@ def _require_row_major(shape: Sequence[int], strides: Sequence[int] | None, unit
 
 
 class _Common(CudaMemory):
-    """Where users' arrays are: they wait for the whole device."""
+    """The place where users' arrays are: they wait for the whole device."""
 
     def wait(self) -> None:
         self.gpu.wait()

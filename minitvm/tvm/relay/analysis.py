@@ -35,7 +35,7 @@ def bound_vars(expr: Expr) -> list[Var]:
 
 
 def well_formed(expr: Expr | Module) -> bool:
-    """Whether :func:`minitvm.ir.verify.verify` finds nothing wrong."""
+    """True if :func:`minitvm.ir.verify.verify` finds nothing wrong."""
     try:
         verify(expr if isinstance(expr, Module) else Module.from_expr(expr))
     except MiniTVMError:

@@ -334,7 +334,7 @@ class _Partition:
         return {node for part in leaves for node in found[part]}
 
     def _is_closed(self, root: Expr, inside: set[Expr]) -> bool:
-        """Whether nothing but the match reads what is inside of it."""
+        """True if nothing but the match reads what is inside of it."""
         within = [child for node in inside for child in children(node)]
         return all(node is root or within.count(node) == self.uses[node] for node in inside)
 

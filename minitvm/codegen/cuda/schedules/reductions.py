@@ -84,7 +84,7 @@ def _at_once(out: Output, along: tuple[bool, bool], machine: GpuModel) -> Stmt:
 
 
 def _along_result(out: Output, found: Sequence[Reduce]) -> bool:
-    """Whether neighbouring results read neighbouring elements."""
+    """True if neighbouring results read neighbouring elements."""
     last = next((axis for axis, n in zip(reversed(out.axes), reversed(out.buffer.shape), strict=True) if n > 1), None)
     read = [load for reduce in found for load in loads(reduce.value)]
     strides = [stride_along(load.buffer, load.index, last) for load in read] if last is not None else []
@@ -92,7 +92,7 @@ def _along_result(out: Output, found: Sequence[Reduce]) -> bool:
 
 
 def _along_reduced(found: Sequence[Reduce]) -> bool:
-    """Whether a reduction reads neighbouring elements one after the other."""
+    """True if a reduction reads neighbouring elements one after the other."""
     pairs = [(load, reduce.axes[-1][0]) for reduce in found for load in loads(reduce.value)]
     return all(stride_along(load.buffer, load.index, last) in (0, 1) for load, last in pairs)
 

@@ -65,7 +65,7 @@ def held(outs: Sequence[Output], stages: Sequence[Buffer], lanes: int) -> Held:
 
 
 def _in_step(out: Output, stage: Buffer) -> bool:
-    """Whether a nest reads, and stores, each of the stage's elements where its pass is."""
+    """True if a nest reads, and stores, each of the stage's elements where its pass is."""
     if out.buffer is stage and outer_reductions(out.value):
         return False
     own = {p.axes for p in passes(out) if p.shape == stage.shape and not outer_reductions(p.value)}

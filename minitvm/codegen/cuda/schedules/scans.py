@@ -215,7 +215,7 @@ class _Pieces:
 
     @property
     def _is_whole(self) -> bool:
-        """Whether a thread has all of its elements, or none."""
+        """True if a thread has all of its elements, or none."""
         return self.scan.extent % _EACH == 0
 
     def _take(self, row: LoopExpr, first: LoopExpr, end: LoopExpr | int, own: Buffer) -> Stmt:

@@ -66,7 +66,8 @@ class GpuScatter(OfPositions):
 
     @abstractmethod
     def target(self, row: LoopExpr, k: LoopExpr) -> LoopExpr:
-        """Where an update of a row goes: a position of 32 bits, its own for each place in the row's results."""
+        """The place where an update of a row goes: a position of 32 bits, its own for each place in the row's
+        results."""
 
     @abstractmethod
     def update(self, row: LoopExpr, k: LoopExpr, e: LoopExpr) -> LoopExpr:

@@ -116,7 +116,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class _Search:
-    """Where the element at ``k`` goes as its run and the one beside it are merged.
+    """The place where the element at ``k`` goes as its run and the one beside it are merged.
 
     Behind as many of the other run as come before it: of elements of the right-hand run, those of the left-hand one
     that are equal, too.  Runs have a power of two of elements, ``width``, so places in them are bits of ``k``.

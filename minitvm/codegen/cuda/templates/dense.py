@@ -56,7 +56,7 @@ class GpuTemplate(Template):
         raise NotImplementedError
 
     def may_copy(self, dtype: str) -> bool:
-        """Whether shared memory of a dtype gets elements as they are, by asynchronous copies of 4 bytes or more."""
+        """True if shared memory of a dtype gets elements as they are, by asynchronous copies of 4 bytes or more."""
         as_given = self.problem.as_given and {*self.problem.narrow} == {dtype} and self.product.depth > 0
         enough = dtype == "float32" or min(self.product.left.vector, self.product.right.vector) > 1
         return "cp.async" in self.gpu.features and as_given and enough

@@ -136,7 +136,7 @@ class _Lanes:
 
 @dataclass(frozen=True)
 class _Thread:
-    """Where a thread's pixels are: image, outer coordinates, the first one of the row; its first channel."""
+    """The place where a thread's pixels are: image, outer coordinates, the first one of the row; its first channel."""
 
     shapes: ConvShapes
     row: _Row

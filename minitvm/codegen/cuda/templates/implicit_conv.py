@@ -108,7 +108,7 @@ class ImplicitProduct:
 
     @property
     def _whole(self) -> bool:
-        """Whether all taps of the weight are read, in their order."""
+        """True if all taps of the weight are read, in their order."""
         shapes, held = self.shapes, self.shapes.op.layouts[1].primal_shape(self.shapes.weight.shape)
         taps = [held[axis] for axis in shapes.op.spatial]
         return all(a.tap_step == 1 and a.phases == 1 for a in shapes.axes) and self._taps[-len(taps) :] == taps

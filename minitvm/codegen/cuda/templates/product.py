@@ -58,7 +58,7 @@ class Operand:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether copies to rows of lines, which bring single elements, ask where each is instead of each vector."""
+        """True if copies to rows of lines, which bring single elements, ask where each is instead of each vector."""
         return self.windows and self.along_depth and self.vector > 1
 
     @staticmethod
@@ -201,7 +201,8 @@ class Staging:
         return Load(self.shared, (stage, line, r) if self.depth_inside else (stage, r, line))
 
     def row(self, stage: LoopExpr, r: LoopExpr, line: LoopExpr, number: LoopExpr) -> tuple[Load, bool]:
-        """Where row ``number`` of a matrix begins whose first element is given; whether rows are of the depth."""
+        """The place where row ``number`` of a matrix begins whose first element is given; whether rows are of the
+        depth."""
         inside = self.depth_inside
         return self.at(stage, r if inside else r + number, line + number if inside else line), not inside
 
@@ -260,7 +261,7 @@ class Staging:
 
     @property
     def _ends_within(self) -> bool:
-        """Whether the depth ends before its last piece does; a product of nothing has one piece all the same."""
+        """True if the depth ends before its last piece does; a product of nothing has one piece all the same."""
         return self.total_depth == 0 or self.total_depth % self.depth != 0
 
     def _line(self, tile: LoopExpr, line: LoopExpr) -> LoopExpr:

@@ -211,7 +211,7 @@ class Extent:
         return max(1, -(-self.depth // tile.depth))
 
     def is_wasteful(self, tile: BlockTile) -> bool:
-        """Whether a tile of half the size covers it as well."""
+        """True if a tile of half the size covers it as well."""
         return tile.rows >= 2 * max(self.rows, 16) or tile.columns >= 2 * max(self.columns, 16)
 
     def cycles(self, tile: BlockTile, machine: GpuModel, registers: int = 0) -> float:

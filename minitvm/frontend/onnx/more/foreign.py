@@ -37,7 +37,7 @@ OWN: dict[str, Callable[[onnx.NodeProto], Callable[..., Sequence[Any]]]] = {"Reg
 
 
 def is_foreign(node: onnx.NodeProto, domain: str, opset: int) -> bool:
-    """Whether onnx's reference evaluator has the operator, over tensors alone."""
+    """True if onnx's reference evaluator has the operator, over tensors alone."""
     schema = schema_of(node, opset)
     if schema is None or schema.deprecated:
         return False
@@ -101,7 +101,7 @@ def built(builder: Builder, node: OnnxNode) -> Outputs:
 
 
 def _is_open(value: Expr | None) -> bool:
-    """Whether sizes come up inside the model."""
+    """True if sizes come up inside the model."""
     type_ = None if value is None else value.type
     return isinstance(type_, TensorType) and any(map(is_anonymous, type_.shape))
 

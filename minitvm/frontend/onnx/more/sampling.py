@@ -99,7 +99,7 @@ def _with_pixels(x: Expr) -> Expr:
 
 
 def _windows(node: OnnxNode, kernel: tuple[int, int], out: tuple[int, int], dtype: str) -> Expr:
-    """Where the taps of each window lie without offsets: (1, taps, *out, 2)."""
+    """The place where the taps of each window lie without offsets: (1, taps, *out, 2)."""
     (strides, dilations), pads = (node.attr(a, [1, 1]) for a in ("strides", "dilations")), node.attr("pads", [0] * 4)
     lines = [np.arange(out[d]) * strides[d] + (np.arange(kernel[d]) * dilations[d])[:, None] - pads[d] for d in (0, 1)]
     rows, columns = lines[0][:, None, :, None], lines[1][None, :, None, :]

@@ -31,7 +31,7 @@ def unique(node: OnnxNode) -> Outputs:
 
 
 def _is_known(x: Expr) -> bool:
-    """Whether kernels can have it: its sizes are known, or counted on by their names."""
+    """True if kernels can have it: its sizes are known, or counted on by their names."""
     return is_named(x.type) if are_counted_on() else x.tensor_type.is_static
 
 

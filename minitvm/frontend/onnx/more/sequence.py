@@ -25,7 +25,7 @@ builder sees to text."""
 
 
 def is_for_python(node: OnnxNode) -> bool:
-    """Whether a node works on text or on tensors of any rank, which no builder does but those here."""
+    """True if a node works on text or on tensors of any rank, which no builder does but those here."""
     if node.op_type in TAKES_ALL or node.op_type in BUILT or node.op_type in MAPS:
         return False
     if node.op_type in ("Shape", "Size") and isinstance(node[0].type, TensorType):

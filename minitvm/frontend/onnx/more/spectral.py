@@ -55,7 +55,7 @@ def _divisor(points: int) -> int:
 
 
 def transforms(points: int) -> bool:
-    """Whether all prime factors are small enough."""
+    """True if all prime factors are small enough."""
     return points <= LARGEST or (_divisor(points) > 1 and transforms(points // _divisor(points)))
 
 

@@ -154,7 +154,7 @@ class GridSample(Op, name="image.grid_sample", fusion=Fusion.OUT_ELEMWISE_FUSABL
         return compute((*data.shape[:2], *grid.shape[1:-1]), element)
 
     def _place(self, x: LoopExpr, extent: Dim) -> LoopExpr:
-        """Where a number of the grid lies, in elements."""
+        """The place where a number of the grid lies, in elements."""
         size = _as_float(extent, x.dtype)
         if not self.pixels:
             x = (x + 1.0) * 0.5 * (size - 1.0) if self.align_corners else ((x + 1.0) * size - 1.0) * 0.5

@@ -174,7 +174,7 @@ class SequenceSplit(Op, name="sequence.split", fusion=Fusion.OPAQUE, takes_store
         return found if self.keep else [piece.squeeze(self.axis) for piece in found]
 
     def pieces(self, extent: int, lengths: np.ndarray) -> Sequence[tuple[int, int]]:
-        """Where each begins and ends; :class:`InputError` where they are not all of ``extent`` in all."""
+        """The place where each begins and ends; :class:`InputError` where they are not all of ``extent`` in all."""
         given = lengths.reshape(-1).tolist()
         if not lengths.ndim and given[0] > 0:
             ends = [*range(given[0], extent, given[0]), *([extent] if extent else [])]
