@@ -9,7 +9,7 @@ import mmap
 import os
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -123,11 +123,21 @@ def row_major(value: np.ndarray) -> np.ndarray:
 
 
 def _in_pages(value: np.ndarray) -> np.ndarray:
-    """A copy that nobody can write to."""
+    """A copy that nobody can write to.  Of a mapped file what was copied leaves memory, piece by piece."""
     found = empty_pages(value.shape, value.dtype)
-    found[...] = value
+    for piece in _pieces(value):
+        found[piece] = value[piece]
+        let_go(value[piece])
     found.setflags(write=False)
     return found
+
+
+def _pieces(value: np.ndarray) -> Iterable[Any]:
+    """Rows that have some megabytes together, of an array with many; else all of it."""
+    if value.nbytes <= _COPIED or not value.flags.c_contiguous:
+        return [...]
+    rows = max(1, len(value) * _COPIED // value.nbytes)
+    return (slice(start, start + rows) for start in range(0, len(value), rows))
 
 
 def empty_pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
@@ -205,7 +215,7 @@ def trim() -> None:
 def let_go(value: np.ndarray) -> None:
     """Of an array in a mapped file, what was read leaves memory; it is read again where somebody asks for it."""
     owner = _owner(value)
-    memory = owner.base
+    memory, owner = owner.base, value if value.flags.c_contiguous else owner
     if isinstance(memory, mmap.mmap) and not isinstance(memory, Pages) and hasattr(mmap, "MADV_DONTNEED"):
         start = owner.ctypes.data - np.frombuffer(memory, np.uint8).ctypes.data
         first, last = (-(-edge // mmap.PAGESIZE) * mmap.PAGESIZE for edge in (start, start + owner.nbytes))
@@ -213,7 +223,8 @@ def let_go(value: np.ndarray) -> None:
             memory.madvise(mmap.MADV_DONTNEED, first, min(last, len(memory)) - first)
 
 
-_PIECE = 1 << 20
+_PIECE, _COPIED = 1 << 20, 1 << 24
+"""Bytes that are compared, and copied, at a time."""
 
 
 def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
