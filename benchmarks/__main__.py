@@ -363,7 +363,8 @@ def memory_of_large_models() -> None:
 @click.option("--prompt", default=128, type=click.IntRange(1), show_default=True, help="Tokens of the prompt.")
 @click.option("--room", default=0, type=click.IntRange(0), help="Places of caches changed in place; 0: they grow.")
 def decode_tokens(threads: list[int], prompt: int, room: int) -> None:
-    """A decoder's prompts and steps behind a growing cache, or one that is changed in place, beside onnxruntime."""
+    """A decoder's prompts and steps behind a growing cache, or one that is changed in place, beside onnxruntime and
+    openvino, and beside a loop that only reads as many bytes as it has weights."""
     if 0 < room < prompt + decode.STEPS:
         raise click.BadParameter(f"{room} places are less than {prompt} and {decode.STEPS} steps", param_hint="--room")
     for found in decode.decodings(threads, prompt, room):

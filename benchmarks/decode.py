@@ -1,11 +1,13 @@
-"""A decoder token by token: prompts, then steps behind a cache that grows by one or lies in place, beside onnxruntime.
+"""A decoder token by token: prompts, then steps behind a cache that grows by one or lies in place, beside other
+runtimes, and beside a loop that only reads as many bytes as a step has weights.
 
 Each runtime has a process; they take turns of :data:`TURN` steps with a pause before each, as idle threads spin for a
-while.  Both are given the same tokens, and their logits are compared.
+while.  All are given the same tokens, and their logits are compared.
 """
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import json
 import subprocess
@@ -13,7 +15,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +27,16 @@ import onnx
 import minitvm
 from benchmarks.decoders import Decoder
 from benchmarks.memory import peak_megabytes
-from benchmarks.runtimes import OPENERS, onnxruntime_session
+from benchmarks.runtimes import OPENERS, absent, onnxruntime_session
+from minitvm.codegen.llvm.compile import compile_object, host
+from minitvm.codegen.llvm.peak import read_text
 from minitvm.generation import Buffers
+from minitvm.ir.arrays import aligned
+from minitvm.runtime.native import NativeCode
 
 FORMS = {"32 bits": Decoder(), "4 bits, accuracy 0": Decoder(bits=4), "4 bits, accuracy 4": Decoder(bits=4, accuracy=4)}
-RUNTIMES = ("minitvm", "onnxruntime")
+READING = "reading"
+"""The loop, among the runtimes."""
 STEPS, TURN, PAUSE = 96, 8, 0.1
 
 
@@ -48,34 +57,49 @@ class Decoding:
     """GB/s of weights, at the median."""
     sums: tuple[float, ...] = ()
     """Of the logits of each step."""
+    share: float = 1.0
+    """Of the time of a step, what a loop takes that reads the weights."""
+    note: str = ""
 
     def __str__(self) -> str:
         who = f"{self.form:20} {self.runtime:12} {self.threads} thread{'s' * (self.threads > 1)}"
         step = f"step {self.median:7.2f} ms (best {self.best:.2f}, slowest {self.slowest:.2f}), {self.rate:4.1f} GB/s"
-        return f"{who:43} prompt {self.prompt:7.1f} ms, {step}; peak {self.peak:.0f} MB"
+        if self.runtime == READING:
+            return f"{who:43} {'':19} {step}"
+        prompt = f"prompt {self.prompt:7.1f} ms"
+        return f"{who:43} {prompt}, {step}, {self.share:4.0%} of reading; peak {self.peak:.0f} MB{self.note}"
 
 
 def decodings(threads: Sequence[int] = (1, 2), prompt: int = 128, room: int = 0) -> Iterator[Decoding]:
     """Of all forms, behind prompts of so many tokens; with ``room``, caches are memory for so many places, changed in
-    place.  Raises ``ValueError`` where the runtimes do not agree."""
+    place, which OpenVINO has no call for.  Raises ``ValueError`` where ONNX Runtime does not agree."""
+    missing = absent()
+    peers = [name for name in ("onnxruntime", "openvino") if name not in missing and not (room and name == "openvino")]
     with tempfile.TemporaryDirectory() as folder:
         for form, decoder in FORMS.items():
             path = Path(folder) / "decoder.onnx"
             onnx.save(decoder.model(), path)
             for count in threads:
-                found = [
-                    replace(one, form=form, threads=count) for one in _side_by_side(path, form, count, prompt, room)
-                ]
-                mine, theirs = (np.array(one.sums) for one in found)
-                if not np.allclose(mine, theirs, rtol=1e-2, atol=1e-2 * float(np.abs(theirs).max())):
-                    raise ValueError(f"{form}: logits differ by {np.abs(mine - theirs).max():.3g}")
-                yield from found
+                found = _side_by_side(path, form, ["minitvm", *peers, READING], count, prompt, room)
+                yield from _compared([replace(one, form=form, threads=count) for one in found])
 
 
-def _side_by_side(path: Path, form: str, *numbers: int) -> list[Decoding]:
+def _compared(found: list[Decoding]) -> Iterator[Decoding]:
+    """With what the loop that reads says of them, and what is wrong."""
+    mine, *peers, reading = found
+    for one in (mine, *peers):
+        far = np.abs(np.subtract(one.sums, mine.sums)).max()
+        agrees = np.allclose(one.sums, mine.sums, rtol=1e-2, atol=1e-2 * float(np.abs(mine.sums).max()))
+        if not agrees and one.runtime == "onnxruntime":
+            raise ValueError(f"{one.form}: logits differ by {far:.3g}")
+        yield replace(one, share=reading.median / one.median, note="" if agrees else f"; logits differ by {far:.3g}")
+    yield reading
+
+
+def _side_by_side(path: Path, form: str, runtimes: Sequence[str], *numbers: int) -> list[Decoding]:
     command = [sys.executable, "-m", "benchmarks.decode", str(path), form]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    workers = [subprocess.Popen([*command, runtime, *map(str, numbers)], **pipes) for runtime in RUNTIMES]
+    workers = [subprocess.Popen([*command, runtime, *map(str, numbers)], **pipes) for runtime in runtimes]
     answers = dict.fromkeys(range(len(workers)), "")
     for turn in range(STEPS // TURN + 1):
         for k, worker in enumerate(workers):
@@ -87,6 +111,32 @@ def _side_by_side(path: Path, form: str, *numbers: int) -> list[Decoding]:
     for worker in workers:
         worker.communicate()
     return [Decoding(**json.loads(answer)) for answer in answers.values()]
+
+
+class Reading:
+    """Reads as many bytes as a step has weights."""
+
+    def __init__(self, decoder: Decoder, threads: int) -> None:
+        cpu = host()
+        code = NativeCode([compile_object(read_text(cpu), cpu)], ["peak_read"])
+        read = code.function("peak_read", None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+        vectors = decoder.weights // threads // cpu.vector_bytes // 8 * 8  # so many are read at a time
+        parts = [aligned(np.ones(vectors * cpu.vector_bytes // 4, np.float32)) for _ in range(threads)]
+        self._parts = [partial(read, part.ctypes.data, vectors, 1) for part in parts]
+        self._held, self._pool = (code, parts), ThreadPoolExecutor(threads)
+
+    def prompt(self, tokens: np.ndarray) -> tuple[float, np.ndarray]:
+        return self.step(tokens)
+
+    def step(self, tokens: np.ndarray) -> tuple[float, np.ndarray]:
+        """Milliseconds, and nothing."""
+        first, *others = self._parts
+        start = time.perf_counter()
+        jobs = [self._pool.submit(part) for part in others]
+        first()
+        for job in jobs:
+            job.result()
+        return 1e3 * (time.perf_counter() - start), np.zeros(1)
 
 
 class Growing:
@@ -136,11 +186,16 @@ class InPlace:
         return 1e3 * (time.perf_counter() - start), logits
 
 
+def _cache(decoder: Decoder, runtime: str, path: str, threads: int, room: int) -> Growing | InPlace | Reading:
+    if runtime == READING:
+        return Reading(decoder, threads)
+    return InPlace(decoder, runtime, path, threads, room) if room else Growing(decoder, runtime, path, threads)
+
+
 def main(path: str, form: str, runtime: str, threads: int, prompt: int, room: int) -> None:
     """One process: a prompt at the first line of its input, some steps at each that follows."""
     decoder, random = FORMS[form], np.random.default_rng(0)
-    how = (decoder, runtime, path, threads)
-    cache = InPlace(*how, room) if room else Growing(*how)
+    cache = _cache(decoder, runtime, path, threads, room)
     tokens = random.integers(0, decoder.vocabulary, (1, prompt + STEPS))
     prompts, steps, sums = list[float](), list[float](), list[float]()
     for line in sys.stdin:
