@@ -45,6 +45,7 @@ from minitvm.codegen.walks import (
     walks,
 )
 from minitvm.ir.decision import Declined, decide
+from minitvm.ir.dims import usual
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
@@ -406,7 +407,7 @@ def _rows(outer: Loops, row: Sequence[Stmt], machine: MachineModel, parallel: bo
     if _few(outer, machine) and max(map(_rounds, parts), default=0) > rows:
         return seq(*(_few_rows(outer, part, max(1, wanted // max(1, rows))) for part in parts))
     all_but_last = len(outer) - (len(outer) > 1 and not isinstance(rows, int) and enough(outer[-1][1], _FEWEST_ROWS))
-    at = next((d for d in range(len(outer)) if enough(math.prod(n for _, n in outer[:d]), wanted)), all_but_last)
+    at = next((d for d in range(len(outer)) if math.prod(usual(n) for _, n in outer[:d]) >= wanted), all_but_last)
     return fused(outer[:at], nested(outer[at:], body), "row", LoopKind.PARALLEL)
 
 

@@ -88,6 +88,16 @@ def decisions() -> Iterator[list[Decision]]:
             outer.extend(found)
 
 
+@contextmanager
+def unheard() -> Iterator[None]:
+    """Nobody hears what is decided inside: it is decided again where it counts."""
+    token = _log.set(None)
+    try:
+        yield
+    finally:
+        _log.reset(token)
+
+
 def listening() -> bool:
     """True if anybody keeps decisions: without it, none need be put into words."""
     return _log.get() is not None

@@ -574,6 +574,15 @@ def sampled(dim: Dim) -> int | None:
         return None
 
 
+_USUAL = 32
+
+
+def usual(dim: Dim) -> int:
+    """A dimension, or what it is in the sample, or some size where there is none."""
+    found = dim if isinstance(dim, int) else sampled(dim)
+    return _USUAL if found is None else max(0, found)
+
+
 def undecided(*dims: Dim) -> Undecided:
     named = next(dim for dim in dims if isinstance(dim, SymbolicDim))
     return Undecided(f"a comparison with the dimension {named} is decided only when the model runs")

@@ -27,9 +27,9 @@ from functools import lru_cache, partial
 from typing import TypeAlias
 
 from minitvm.errors import PassError, user_code
-from minitvm.ir.decision import Declined, decide, name_of
-from minitvm.ir.dims import Dim
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, describe_call, span_scope
+from minitvm.ir.decision import Declined, decide, name_of, unheard
+from minitvm.ir.dims import Dim, usual
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var, describe_call, span_scope
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import DOT_OPERANDS, Dot
 from minitvm.ir.op import Op
@@ -117,7 +117,7 @@ class LayoutRewriter:
     def _placement(self, call: Call) -> Placement | None:
         if not isinstance(call.op, Op):
             return None
-        may_ask = _is_known(call) or _is_product_of_rows(call)
+        may_ask = _is_known(call) or _is_product_of_rows(call) or is_over_open_pixels(call)
         if not may_ask and not all(is_named(node.type) for node in (call, *call.args)):
             return None
         site = Site(call, call.op, tuple(self.values[arg].carry for arg in call.args))
@@ -211,6 +211,14 @@ def _is_product_of_rows(call: Call) -> bool:
     return isinstance(call.op, (Dense, Matmul)) and isinstance(call.args[0].tensor_type.shape[1], int)
 
 
+def is_over_open_pixels(call: Call) -> bool:
+    """True of a convolution of an image whose height or width only a run knows, and of known channels."""
+    nodes = (call, *call.args)
+    if not isinstance(call.op, Conv2d) or call.op.data_layout != "NCHW" or not all(is_named(n.type) for n in nodes):
+        return False
+    return isinstance(call.args[0].tensor_type.shape[1], int) and not _is_known(call)
+
+
 def _is_known(call: Call) -> bool:
     """All but how many images there are."""
     return all(only_batch_open(node.type) for node in (call, *call.args))
@@ -244,9 +252,9 @@ Proposal: TypeAlias = Callable[[Site, MachineModel], "Placement | Declined"]
 
 _ACROSS = 5
 """Vector operations that add up the lanes of a dot product."""
-Faster: TypeAlias = Callable[[Site, Placement, int], "Placement | Declined"]
-"""What is better than the placement that a call asks for, for which alone so many elements have to be moved; or why it
-stays as it is."""
+Faster: TypeAlias = Callable[..., "Placement | Declined"]
+"""What is better than the placement that a call of a site asks for, for which alone so many elements have to be moved,
+and for what is better so many be copied; or why it stays as it is."""
 
 PROPOSALS: dict[tuple[str, type[Op]], Proposal] = {}
 """What an operator asks for, by target kind and operator."""
@@ -413,7 +421,7 @@ def channels_last(site: Site, machine: MachineModel) -> Placement | Declined:
     assert isinstance(op, Conv2d)
     if (op.data_layout, op.kernel_layout) != ("NCHW", "OIHW"):
         return Declined(f"its layouts are {op.data_layout} and {op.kernel_layout}, not NCHW and OIHW")
-    in_vectors = data.static_shape[1] % machine.lanes(data.dtype) == 0
+    in_vectors = data.extents[1] % machine.lanes(data.dtype) == 0
     image = Move.of("NCHW", "NHWC") if in_vectors else None
     made = op.with_attributes(data_layout="NHWC" if image else "NCHW", kernel_layout="HWIO", out_layout="NHWC")
     return Placement((image, Move.of("OIHW", "HWIO")), Move.of("NCHW", "NHWC"), calling(made))
@@ -468,6 +476,22 @@ class AlterOpLayout(FunctionPass, opt_level=3, bound=SAME_PRODUCTS):
         self.weigh = weigh
         self.faster = faster
 
+    def slides_over_pixels(self, call: Call) -> bool:
+        """True if a convolution over open pixels becomes a direct one over blocks of channels, which takes images of
+        any size; at that of the first run."""
+        op, runs = call.op, PassContext.current().pass_enabled(self.info)
+        if not runs or not isinstance(op, Conv2d) or not is_over_open_pixels(call):
+            return False
+        data = call.args[0].tensor_type
+        image = Var("data", usual_type := data.with_shape(tuple(map(usual, data.shape))))
+        with unheard(), span_scope(call.span):
+            like = Call(op, (image, *call.args[1:]))
+            site, copied = Site(like, op, (None,) * len(call.args)), usual_type.size + like.tensor_type.size
+            found = PROPOSALS[self.kind, Conv2d](site, self.machine)
+            if isinstance(found, Declined) or self.faster is None:
+                return isinstance(found, Placement)
+            return self.faster(site, found, 0, copied) is found
+
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         alone = self.weigh and kinds_of(function)[Conv2d] == 1
 
@@ -476,11 +500,12 @@ class AlterOpLayout(FunctionPass, opt_level=3, bound=SAME_PRODUCTS):
             if ask is None:
                 return None
             with user_code(ask, f"layout proposal of {site.op.name}", partial(describe_call, site.call)):
-                moved = elements_moved(site.call, function, self.machine) if alone else 0
+                is_open = is_over_open_pixels(site.call)
+                moved = elements_moved(site.call, function, self.machine) if alone and not is_open else 0
                 if moved and not self.machine.pays_to_move(_multiply_adds(site.call), moved):
                     return Declined(f"it stands alone, and {moved} elements would be moved for it")
                 found = ask(site, self.machine)
-                if isinstance(found, Declined) or self.faster is None:
+                if isinstance(found, Declined) or self.faster is None or is_open:
                     return found
                 return self.faster(site, found, moved)
 

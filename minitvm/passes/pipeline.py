@@ -238,9 +238,9 @@ def default_pipeline(
     weighs = predict if PassContext.current().option(MIXED.option) else None
     mixed = ToMixedPrecision("", weighed(weighs, machine)) if weighs else MIXED  # level 0, by an option
     rows = (ShareRows(machine),) if machine.threads > 1 and kind == "llvm" else ()  # level 3
-    tiles = (TileWindows(),) if kind == "llvm" else ()  # level 0
+    tiles, left = ((TileWindows(layouts),), (TileWindows(),)) if kind == "llvm" else ((), ())  # level 0
     before = (*first, *others, mixed, *tiles, *CANONICAL, *libraries)
-    return Sequential((*before, layouts, *AFTER_LAYOUTS, *rows), name="default_pipeline")
+    return Sequential((*before, layouts, *left, *AFTER_LAYOUTS, *rows), name="default_pipeline")
 
 
 # --- what a build runs ---

@@ -24,6 +24,7 @@ from minitvm.ir.ops.tensor import Extent, Iota
 from minitvm.ir.ops.transform import Reshape
 from minitvm.ir.types import TensorType, is_named
 from minitvm.ir.visitor import as_function, calls, rewrite
+from minitvm.passes.alter_op_layout import AlterOpLayout
 from minitvm.passes.manager import FunctionPass, PassContext
 
 LONGEST = {1: 256, 2: 32}
@@ -33,13 +34,18 @@ WINDOWS = (Conv2d, ConvTranspose, MaxPool, AvgPool)
 
 class TileWindows(FunctionPass, opt_level=0):
     """Convolutions and pools of open height or width read tiles with a halo, and work on each as on an image of its
-    own; what is element by element, and convolutions of one tap, stay among the tiles.
+    own; what is element by element, and convolutions of one tap, stay among the tiles.  Convolutions over blocks of
+    channels need no tiles, unless they are Winograd's.
 
     Tiles are as large as divides the sizes of the first run.  Results that hang over the image are computed and left
     out: they read what lies beyond it, which is padding.
     """
 
     needs = WINDOWS
+
+    def __init__(self, layouts: AlterOpLayout | None = None) -> None:
+        """``layouts``: the pass behind, in whose layouts some convolutions slide over images as they are."""
+        self.layouts = layouts
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         if not any(slides_over_tiles(call) for call in calls(function.body)):
@@ -49,10 +55,16 @@ class TileWindows(FunctionPass, opt_level=0):
             if not isinstance(new, Call) or not isinstance(new.op, Op):
                 return new
             if slides_over_tiles(new):
+                if self.layouts is not None and self._stays(new, self.layouts):
+                    return new
                 return _of_tiles_as_they_are(new) or _over_tiles(new)
             return _among_tiles(new, new.op)
 
         return as_function(rewrite(function, visit))
+
+    def _stays(self, call: Call, layouts: AlterOpLayout) -> bool:
+        """True if only layouts decide: of a pool, which needs no tiles where channels are in blocks."""
+        return isinstance(call.op, (MaxPool, AvgPool)) or layouts.slides_over_pixels(call)
 
 
 def slides_over_tiles(call: Call) -> bool:

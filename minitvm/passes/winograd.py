@@ -41,12 +41,12 @@ _WORTH = 0.85
 """Of the direct one's cycles: weights take up to four times the memory, and results are rounded more often."""
 
 
-def faster(predict: Predict, site: Site, direct: Placement, moved: int = 0) -> Placement | Declined:
+def faster(predict: Predict, site: Site, direct: Placement, moved: int = 0, copied: int = 0) -> Placement | Declined:
     """One of Winograd's, the placement that is given, or why neither; ``moved`` elements would change their layout only
-    for it."""
+    for it, and so many be ``copied`` for Winograd's only."""
     if not isinstance(site.op, Conv2d):
         return direct
-    ways, refusal = _Ways(predict, site, direct, moved), _refusal(site, direct)
+    ways, refusal = _Ways(predict, site, direct, moved, copied), _refusal(site, direct)
     if refusal is None:
         found = ways.best()
         if isinstance(found, Placement):
@@ -82,6 +82,7 @@ class _Ways:
     site: Site
     direct: Placement
     moved: int
+    copied: int
 
     @cached_property
     def _as_it_is(self) -> float | Declined:
@@ -122,7 +123,8 @@ class _Ways:
         before = before if isinstance(as_it_is, Declined) else min(before, as_it_is)
         ways = {size: self._winograd(size) for size in SIZES}
         cycles = {size: self._cycles(way) for size, way in ways.items()}
-        known = {size: c + self.moved * MOVE for size, c in cycles.items() if not isinstance(c, Declined)}
+        copies = (self.moved + self.copied) * MOVE
+        known = {size: c + copies for size, c in cycles.items() if not isinstance(c, Declined)}
         if not known:
             return next(c for c in cycles.values() if isinstance(c, Declined))
         size = min(known, key=lambda s: known[s])

@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import onnxruntime
@@ -19,13 +20,14 @@ _KINDS = ("Conv", "ConvTranspose", "MaxPool", "AveragePool")
 
 
 def _drawn(seed: int) -> tuple[ModelProto, int]:
-    """A window of random form behind an addition, before a rectifier, of 6 channels and open pixels; its least size."""
+    """A window of random form behind an addition, before a rectifier, of open pixels, and channels that blocks divide
+    or do not; whether its images are 11 pixels wide."""
     rng = random.Random(seed)
-    kind = _KINDS[seed % len(_KINDS)]
+    kind, channels = _KINDS[seed % len(_KINDS)], rng.choice((6, 32))
     taps = [rng.randint(1, 4) for _ in range(2)]
     attributes = {"strides": [rng.randint(1, 3) for _ in range(2)], "kernel_shape": taps}
     if kind in ("Conv", "ConvTranspose"):
-        attributes["group"] = rng.choice((1, 1, 2, 6))
+        attributes["group"] = rng.choice((1, 1, 2, channels))
         attributes["dilations"] = [rng.randint(1, 2) for _ in range(2)]
     attributes["pads"] = [rng.randint(0, k - 1) for k in taps * 2]
     if kind == "AveragePool":
@@ -34,16 +36,16 @@ def _drawn(seed: int) -> tuple[ModelProto, int]:
     group = attributes.get("group", 1)
     values = np.random.default_rng(seed)
     if kind == "Conv":
-        weights["w"] = values.standard_normal((12, 6 // group, *taps)).astype(np.float32)
+        weights["w"] = values.standard_normal((2 * channels, channels // group, *taps)).astype(np.float32)
     elif kind == "ConvTranspose":
-        weights["w"] = values.standard_normal((6, 12 // group, *taps)).astype(np.float32)
-    weights["b"] = values.standard_normal((6, 1, 1)).astype(np.float32)
+        weights["w"] = values.standard_normal((channels, 2 * channels // group, *taps)).astype(np.float32)
+    weights["b"] = values.standard_normal((channels, 1, 1)).astype(np.float32)
     nodes = [
         helper.make_node("Add", ["x", "b"], ["a"]),
         helper.make_node(kind, ["a", *(["w"] if "w" in weights else [])], ["c"], **attributes),
         helper.make_node("Relu", ["c"], ["y"]),
     ]
-    shape = ["n", 6, "h", "v"] if seed % 3 else [2, 6, "h", 11]
+    shape = ["n", channels, "h", "v"] if seed % 3 else [2, channels, "h", 11]
     graph = helper.make_graph(
         nodes,
         "g",
@@ -59,7 +61,9 @@ def test_one_library_is_right_at_every_size(seed: int) -> None:
     model, is_wide = _drawn(seed)
     session, runtime = minitvm.InferenceSession(model), onnxruntime.InferenceSession(model.SerializeToString())
     for n, height, width in ((2, 37, 11), (2, 9, 70), (1, 8, 8), (2, 64, 11)):
-        x = np.random.default_rng(seed).standard_normal((2, 6, height, 11) if is_wide else (n, 6, height, width))
+        channels = session.get_inputs()[0].shape[1]
+        shape = (2, channels, height, 11) if is_wide else (n, channels, height, width)
+        x = np.random.default_rng(seed).standard_normal(shape)
         feed = {"x": x.astype(np.float32)}
         [found], [want] = session.run(None, feed), runtime.run(None, feed)
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
@@ -99,36 +103,63 @@ def test_transposed_strides_beyond_the_taps(taps: int, stride: int, pads: list[i
     assert len(session.libraries) == 1
 
 
+def _of_open_images(body: str, weights: dict[str, tuple[int, ...]]) -> ModelProto:
+    """Of an image ``x`` of the first weight's inputs; Winograd's convolutions need constant weights."""
+    channels = next(iter(weights.values()))[1]
+    declared = ", ".join(f"float{list(shape)} {name}" for name, shape in weights.items())
+    graph = f"g (float[n, {channels}, h, v] x) => (float[n, c, p, q] y) <{declared}> {{ {body} }}"
+    model = parser.parse_model('<ir_version: 9, opset_import: ["": 19]> ' + graph)
+    drawn = {n: np.random.default_rng(2).standard_normal(s) / math.sqrt(math.prod(s[1:])) for n, s in weights.items()}
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(numpy_helper.from_array(a.astype(np.float32), n) for n, a in drawn.items())
+    return model
+
+
+def _kernels_of(model: ModelProto, sizes: Sequence[tuple[int, int]]) -> list[str]:
+    """The names of the one library's, which is right at all sizes."""
+    session, runtime = minitvm.InferenceSession(model), onnxruntime.InferenceSession(model.SerializeToString())
+    channels = session.get_inputs()[0].shape[1]
+    for height, width in sizes:
+        x = np.random.default_rng(2).standard_normal((2, channels, height, width)).astype(np.float32)
+        [found], [want] = session.run(None, {"x": x}), runtime.run(None, {"x": x})
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4, strict=True)
+    (library,) = session.libraries
+    return [node.name for node in library.graph.nodes]
+
+
 def test_tiles_stay_in_blocks_between_windows() -> None:
     """Cutting an image and putting it together leaves channels in their blocks, whatever its size."""
-    weights = "float[16, 16, 3, 3] w, float[16, 16, 2, 2] u"
-    body = "c = Conv (x, w) p = MaxPool <kernel_shape = [2, 2], strides = [2, 2]> (c) y = Conv (p, u)"
-    graph = f"g (float[n, 16, h, v] x) => (float[n, 16, p, q] y) <{weights}> {{ {body} }}"
-    model = parser.parse_model('<ir_version: 9, opset_import: ["": 19]> ' + graph)
-    drawn = {"w": (16, 16, 3, 3), "u": (16, 16, 2, 2)}
-    values = {n: np.random.default_rng(2).standard_normal(s).astype(np.float32) for n, s in drawn.items()}
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(numpy_helper.from_array(array, name) for name, array in values.items())
-    session = minitvm.InferenceSession(model)
-    for height, width in ((40, 40), (11, 70)):
-        x = np.random.default_rng(2).standard_normal((1, 16, height, width)).astype(np.float32)
-        want = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})[0]
-        np.testing.assert_allclose(session.run(None, {"x": x})[0], want, rtol=1e-4, atol=1e-4, strict=True)
-    (library,) = session.libraries
-    between = [node.name for node in library.graph.nodes if "merge_tiles" in node.name and "extract_tiles" in node.name]
-    assert len(between) == 2 and not any("layout_transform" in name for name in between)
+    body = "c = Conv <pads = [1, 1, 1, 1]> (x, w) y = Conv (c, u)"
+    model = _of_open_images(body, {"w": (128, 128, 3, 3), "u": (128, 128, 3, 3)})
+    kernels = _kernels_of(model, ((40, 40), (11, 70)))
+    (between,) = (name for name in kernels if "merge_tiles" in name and "extract_tiles" in name)
+    assert "layout_transform" not in between
 
 
-@pytest.mark.parametrize("attributes", ["group = 2", "strides = [2, 1]"])
+@pytest.mark.parametrize("padding", [0, 1, 2])
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_windows_over_blocks_slide_over_the_image_itself(stride: int, padding: int) -> None:
+    """No tile is copied; images as small as a window, whose results all stick out, and wider than any tile."""
+    window = f"strides = [{stride}, {stride}], pads = [{padding}, {padding}, {padding}, {padding}]"
+    body = f"""c = Conv <{window}> (x, w) r = Relu (c) d = Conv <group = 32, {window}> (r, u) e = Conv (d, t)
+    y = MaxPool <kernel_shape = [3, 3], {window if padding < 2 else "strides = [2, 2]"}> (e)"""
+    model = _of_open_images(body, {"w": (32, 16, 3, 2), "u": (32, 1, 3, 3), "t": (64, 32, 1, 1)})
+    least = 3
+    for _ in range(3):
+        least = (least - 1) * stride + 3 - 2 * padding
+    sizes = [(max(1, least), 45), (45, max(1, least + 1)), (46, 77)]
+    assert not any("tiles" in name for name in _kernels_of(model, sizes))
+
+
+@pytest.mark.parametrize("attributes", ["group = 2", "group = 2, strides = [2, 1]"])
 def test_taps_far_apart_read_no_pixels_between_them(attributes: str) -> None:
     """Tiles hold what is read: of 3 x 3 taps 9 times their results at most."""
     window = f"Conv <{attributes}, dilations = [12, 5], pads = [12, 5, 12, 5]>"
-    depth = 2 if "group" in attributes else 4
-    graph = f"g (float[n, 4, h, v] x, float[4, {depth}, 3, 3] w) => (float[n, 4, p, q] y) {{ y = {window} (x, w) }}"
+    graph = f"g (float[n, 4, h, v] x, float[4, 2, 3, 3] w) => (float[n, 4, p, q] y) {{ y = {window} (x, w) }}"
     model = parser.parse_model('<ir_version: 9, opset_import: ["": 19]> ' + graph)
     session, runtime = minitvm.InferenceSession(model), onnxruntime.InferenceSession(model.SerializeToString())
     for shape in ((2, 4, 6, 4), (1, 4, 32, 3), (1, 4, 14, 40)):
-        drawn = {"x": shape, "w": (4, depth, 3, 3)}
+        drawn = {"x": shape, "w": (4, 2, 3, 3)}
         feed = {n: np.random.default_rng(4).standard_normal(s).astype(np.float32) for n, s in drawn.items()}
         [found], [want] = session.run(None, feed), runtime.run(None, feed)
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4, strict=True)

@@ -28,16 +28,19 @@ from minitvm.codegen.templates.tile import (
     cycles,
     divisor_at_most,
     in_steps,
+    open_cycles,
     rows_of_line,
     runs,
     spare_loads,
     step_cycles,
     store_at,
     tile_choices,
+    tiles,
 )
-from minitvm.codegen.templates.window import Axis, Edge, Start, padded
+from minitvm.codegen.templates.window import Edge, OpenAxis, Start, axis_of, padded
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, Stmt, Store, const, loop, minimum, nest, seq
+from minitvm.ir.dims import usual
+from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, Stmt, Store, as_index, const, loop, minimum, nest, seq
 from minitvm.target import MachineModel
 
 BY_INPUTS = "a few input channels at a time, sums in memory"
@@ -51,14 +54,17 @@ behind its multiply-adds; measured."""
 _CROWDED = 1.8  # times as long as predicted where pixels come from the second-level cache, one at a time; measured
 _MOST_OF_A_STRIP = 15  # columns of a depthwise convolution; more are slower, measured
 _FEWEST_ROWS = 2  # of a channel before the next one: each such band reads some of the last one's rows again
+_TILES_OF_A_PIECE = 8  # of pixels of which only a run knows how many there are, for a thread
 _MOST_UNROLLED_TAPS = 16  # a wider padded window is copied into a padded image instead of written out at the edges
 
 
 class _Windows(Template):
-    """Windows over an image in blocks of channels; ``x`` runs along the tiles.
+    """Windows over an image in blocks of channels, as large as a run says; ``x`` runs along the tiles.
 
     ``sideways``: an image of one column is one of one row, so ``x`` is the vertical axis.
     """
+
+    symbolic = True
 
     def __init__(self, problem: Problem, machine: MachineModel) -> None:
         super().__init__(problem, machine)
@@ -66,7 +72,7 @@ class _Windows(Template):
         self.out = problem.output
         attributes, (kh, kw) = problem.op.attributes(), self.weight.shape[2:4]
         self.groups: int = attributes["groups"]
-        self.sideways = self.out.shape[3] == 1 < self.out.shape[2] and kw == 1
+        self.sideways = self.out.shape[3] == kw == 1 and self.out.shape[2] not in (0, 1)
         pads = tuple(attributes["padding"])
         wide = (kh if self.sideways else kw) > _MOST_UNROLLED_TAPS and any(pads)
         self.source: Buffer = self.data
@@ -75,7 +81,7 @@ class _Windows(Template):
             self.source, self.fill = padded(self.data, pads, machine)
         shapes = zip(self.source.shape[2:4], self.out.shape[2:4], (kh, kw), strict=True)
         steps = zip(attributes["strides"], attributes["dilation"], (0, 0) if wide else pads[:2], strict=True)
-        axes = [Axis(*shape, *step) for shape, step in zip(shapes, steps, strict=True)]
+        axes = [axis_of(*shape, *step) for shape, step in zip(shapes, steps, strict=True)]
         self.y, self.x = axes[::-1] if self.sideways else axes
 
     def placed(self, row: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
@@ -132,6 +138,13 @@ class BlockedConv(_Windows):
         """A pointwise convolution sees its image as a single row."""
         self.rows = 1 if self.flat else y.outputs
         self.columns = y.outputs * x.outputs if self.flat else x.outputs
+        self.line = axis_of(self.columns, self.columns, 1, 1, 1, 0) if self.flat else self.x
+        """What tiles go along."""
+
+    @property
+    def is_open(self) -> bool:
+        """True if only a run knows how many pixels there are."""
+        return not (isinstance(self.rows, int) and isinstance(self.columns, int))
 
     @property
     def lanes(self) -> int:
@@ -140,12 +153,19 @@ class BlockedConv(_Windows):
     # --- the search space ---------------------------------------------------------------------------------------------
 
     def choices(self) -> Sequence[Choice]:
-        steps = self.batch * self.groups * self.rows * math.prod(self.weight.shape[1:5])
         return [
             replace(c, cycles=c.cycles * self._waiting(c.scheme, c.tile), why_not=self._against(c.scheme, c.tile))
-            for scheme in (BY_INPUTS, ROWS_INSIDE, CHANNELS_INSIDE)
-            for c in tile_choices(scheme, self.columns, self.blocks, steps, self.machine, self.problem.product)
+            for scheme in (BY_INPUTS, ROWS_INSIDE, CHANNELS_INSIDE)[self.is_open :]
+            for c in self._tiles(scheme)
         ]
+
+    def _tiles(self, scheme: str) -> Sequence[Choice]:
+        steps = self.batch * self.groups * usual(self.rows) * math.prod(self.weight.shape[1:5])
+        (tiled, alone), machine, product = self.line.counts, self.machine, self.problem.product
+        if not isinstance(self.line, OpenAxis):
+            return tile_choices(scheme, self.columns, self.blocks, steps, machine, product)
+        found = tiles(tiled, self.blocks, machine, product)
+        return [Choice(scheme, tile, steps * open_cycles(tiled, alone, self.blocks, tile)) for tile in found]
 
     def _waiting(self, scheme: str, tile: Tile) -> float:
         """By how much a pointwise step takes longer for what it loads: 4 x 3 vectors wait less than 3 x 4 or 2 x 6.
@@ -163,7 +183,7 @@ class BlockedConv(_Windows):
     @property
     def _crowded(self) -> bool:
         """True if channels that come in no blocks lie so far apart that the first-level cache keeps too few of them."""
-        plane = math.prod(self.data.shape[2:4]) * np.dtype(self.data.dtype).itemsize
+        plane = math.prod(map(usual, self.data.shape[2:4])) * np.dtype(self.data.dtype).itemsize
         return len(self.data.shape) == 4 and self.data.shape[1] > self.machine.lines_kept(plane)
 
     def _against(self, scheme: str, tile: Tile) -> str:
@@ -181,6 +201,8 @@ class BlockedConv(_Windows):
     @cached_property
     def _against_inputs(self) -> str:
         """Against sums in memory: they have to stay in the first-level cache, where weights do not."""
+        if self.is_open:
+            return "only a run knows how many sums there are"
         tile = best_tile(self.columns, self.blocks, self.machine, self.problem.product)
         rows = self._rows_at_once(tile.blocks)
         if rows == 0:
@@ -213,7 +235,7 @@ class BlockedConv(_Windows):
         if choice.scheme == BY_INPUTS:
             return seq(*(self._by_inputs(s, tile) for s in sets))
         items = self.batch * self.groups * -(-self.blocks // tile.blocks) * self.rows
-        if not self.flat and items < self.machine.threads:
+        if not self.flat and not self.is_open and items < self.machine.threads:
             return seq(*(self._by_tiles(s, tile.rows) for s in sets))
         inside = choice.scheme == ROWS_INSIDE
         return seq(*(self._by_rows(s, p, tile.rows, inside) for s in sets for p in self._pieces(tile, s)))
@@ -230,7 +252,7 @@ class BlockedConv(_Windows):
 
     def _before_next(self, place: _Place) -> _Place:
         """The same where tiles go on to the next set with weights that they have not used."""
-        is_of_floats = self.problem.product == "fma" and isinstance(self.rows * self.columns, int)
+        is_of_floats = self.problem.product == "fma"
         if not (self._fetches or (is_of_floats and self.weight.nbytes > self.machine.l1_bytes)):
             return place
         here, last = place.group * self.blocks + place.block, self.weight.shape[0] - place.run.size
@@ -259,6 +281,10 @@ class BlockedConv(_Windows):
         """A single row in pieces of a few tiles, to be divided among threads: of one size where that is enough."""
         if not self.flat:
             return [Run(0, 1, self.columns)]
+        if self.is_open:
+            size = _TILES_OF_A_PIECE * tile.rows
+            whole = self.columns // size
+            return [Run(0, whole, size), Run(whole * size, 1, self.columns - whole * size)]
         items = self.batch * self.groups * run.count
         most = max(1, self.columns // (2 * tile.rows))
         wanted = min(most, -(-ITEMS_PER_THREAD * self.machine.threads // items))
@@ -308,7 +334,7 @@ class BlockedConv(_Windows):
 
     def _row(self, place: _Place, column: LoopExpr, width: int, most: int) -> Stmt:
         """``width`` columns from ``column`` on, in tiles of at most ``most``."""
-        line = Axis(width, width, 1, 1, 1, 0) if self.flat else self.x
+        line = axis_of(width, width, 1, 1, 1, 0) if self.flat else self.x
         return line.over_tiles(
             most, lambda start, size: self._tile(place, column + start if self.flat else start, size)
         )
@@ -329,6 +355,8 @@ class BlockedConv(_Windows):
                     steps = in_steps(inner, sums, partial(step, *at, rows=inside), self.problem.product)
                     return seq(*self._ahead(place, column, size, *at), steps)
 
+                if self.x.sticks_out(size):
+                    return self.x.valid_taps(as_index(column), channels)
                 return loop(len(taps), channels, name="kw")
 
             def taps(i: LoopExpr, y: LoopExpr) -> Stmt:
@@ -379,7 +407,8 @@ class BlockedConv(_Windows):
             block, row = number % lines // per_block, number % per_block * step
             return Load(self.weight, (ahead + block, i, *self.placed(*tap), row, Const(0)))
 
-        fetched, pixel = Ahead(lines, self.rows * self.columns, line), place.row * self.columns + column
+        rows, columns = usual(self.rows), usual(self.columns)
+        fetched, pixel = Ahead(lines, max(1, rows * columns), line), place.row * columns + column
         return fetched.by(pixel, size, spare_loads(size, blocks, inner, self.problem.product))(Const(0))
 
     def _position(self, row: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
@@ -411,16 +440,20 @@ class BlockedDepthwise(_Windows):
     def choices(self) -> Sequence[Choice]:
         """Six registers and more for the window's and the image's vectors; few sums wait for each other, and for what
         is done with those before."""
-        steps = math.prod(self.out.shape[:2]) * self.y.outputs * math.prod(self.weight.shape[2:4])
+        steps = math.prod(self.out.shape[:2]) * usual(self.y.outputs) * math.prod(self.weight.shape[2:4])
         most = min(_MOST_OF_A_STRIP, self.machine.vector_registers - 6)
-        sizes = range(1, min(most, self.x.outputs) + 1)
-        return [Choice("strips", Tile(n, 1), steps * step_cycles(self.x.outputs, 1, Tile(n, 1))) for n in sizes]
+        tiled, alone = self.x.counts
+        sizes = [Tile(n, 1) for n in range(1, min(most, tiled) + 1)]
+        is_open = isinstance(self.x, OpenAxis)
+        each = [open_cycles(tiled, alone, 1, tile) if is_open else step_cycles(tiled, 1, tile) for tile in sizes]
+        return [Choice("strips", tile, steps * some) for tile, some in zip(sizes, each, strict=True)]
 
     def nest(self, choice: Choice) -> Stmt:
         batch, blocks, rows = order = (*self.out.shape[:2], self.y.outputs)
-        if math.prod(order) < self.machine.threads:
+        is_open = isinstance(self.x, OpenAxis) or isinstance(self.y, OpenAxis)
+        if not is_open and math.prod(order) < self.machine.threads:
             return self.by_tiles(order, choice.tile.rows, self._strip)
-        part = divisor_at_most(rows, max(1, rows // self.machine.threads))
+        part = 1 if is_open else divisor_at_most(rows, max(1, rows // self.machine.threads))
         band = part if self.problem.by_rows and part >= _FEWEST_ROWS else rows
 
         def work(n: LoopExpr, top: LoopExpr, block: LoopExpr, at: LoopExpr) -> Stmt:
@@ -438,7 +471,13 @@ class BlockedDepthwise(_Windows):
         def reduction(step: Step) -> Stmt:
             inside = ((kx, t) for kx in range(x.taps) for t in x.columns_inside(column, size, kx))
             each = sorted(inside, key=lambda at: (at[1] * x.stride + at[0] * x.dilation, at))
-            return y.valid_taps(row, lambda ky: seq(*(step(ky, Const(kx), rows=range(t, t + 1)) for kx, t in each)))
+
+            def along(ky: LoopExpr) -> Stmt:
+                if x.sticks_out(size):
+                    return x.valid_taps(as_index(column), lambda kx: step(ky, kx))
+                return seq(*(step(ky, Const(kx), rows=range(t, t + 1)) for kx, t in each))
+
+            return y.valid_taps(row, along)
 
         return TileKernel(
             size,

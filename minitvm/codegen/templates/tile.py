@@ -96,9 +96,11 @@ def runs(total: int, most: int) -> list[Run]:
 
 
 def halves(total: Any, most: int) -> list[Run]:
-    """A total that only a run knows in pieces of ``most``, then one or none of half of it, of a quarter, ..., one."""
-    sizes = [most >> s for s in range(1, most.bit_length())]
-    rest = [Run(total // (2 * n) * (2 * n), total // n - total // (2 * n) * 2, n) for n in sizes]
+    """A total that only a run knows in pieces of ``most``, then one or none of each power of two below it."""
+    sizes = [1 << s for s in reversed(range((most - 1).bit_length()))]
+    whole = 0 if most & (most - 1) == 0 else total // most * most
+    left = total - whole
+    rest = [Run(whole + left // (2 * n) * (2 * n), left // n - left // (2 * n) * 2, n) for n in sizes]
     return [Run(0, total // most, most), *rest]
 
 
@@ -163,6 +165,13 @@ def step_cycles(rows: int, blocks: int, tile: Tile, each: int = 1, spread: int =
     """Cycles of one reduction step for ``rows x blocks`` vectors in tiles."""
     across, down = runs(blocks, tile.blocks), runs(rows, tile.rows)
     return sum(b.count * sum(r.count * cycles(r.size, b.size, each, spread) for r in down) for b in across)
+
+
+@cache
+def open_cycles(tiled: int, alone: int, blocks: int, tile: Tile) -> float:
+    """The same where only a run knows how many rows there are: usually so many in tiles, and some by themselves."""
+    across, down = runs(blocks, tile.blocks), [*halves(tiled, tile.rows), Run(0, alone, 1)]
+    return sum(b.count * sum(r.count * cycles(r.size, b.size) for r in down) for b in across)
 
 
 @cache

@@ -13,11 +13,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from minitvm.codegen.default_schedule import Element, filled
 from minitvm.codegen.loops import inside, or_zero
-from minitvm.codegen.templates.tile import Run, runs
-from minitvm.ir.loop import Buffer, LoopExpr, Stmt, const, loop, maximum, minimum, seq
+from minitvm.codegen.templates.tile import Run, halves, runs
+from minitvm.ir.dims import Dim, larger, smaller, usual
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stmt, as_index, const, loop, maximum, minimum, select, seq
 from minitvm.target import MachineModel
 
 Start = LoopExpr | int
@@ -68,7 +70,7 @@ class Axis:
         if not self.padded:
             return loop(self.taps, body, name="tap")
         first = maximum((self.before - position * self.stride + (self.dilation - 1)) // self.dilation, 0)
-        end = (self.extent + self.before - position * self.stride + (self.dilation - 1)) // self.dilation
+        end = (as_index(self.extent) + self.before - position * self.stride + (self.dilation - 1)) // self.dilation
         end = minimum(end, self.taps)
         return loop(end - first, lambda i: body(first + i), name="tap")
 
@@ -89,6 +91,58 @@ class Axis:
     def over_tiles(self, most: int, body: Callable[[Start, int], Stmt]) -> Stmt:
         """``body(start, size)`` for all tiles, one after the other."""
         return seq(*(tile.over(body) for tile in self.tiles(most)))
+
+    def sticks_out(self, size: int) -> bool:
+        """True if only a run knows which taps of a tile of so many outputs are inside."""
+        return False
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many outputs there are whose windows lie inside, in tiles, and how many by themselves; as is usual."""
+        return self.outputs, 0
+
+
+@dataclass(frozen=True)
+class OpenAxis(Axis):
+    """One whose outputs only a run counts: tiles of those whose windows lie inside the image, as many as there are of
+    each size, then one by one those at the ends, and one that is left over."""
+
+    @cached_property
+    def _inside(self) -> tuple[Dim, Dim]:
+        """The first output of which all taps are inside, and the one behind the last."""
+        first = smaller(-(-self.before // self.stride), self.outputs) if self.before else 0
+        end = (self.extent - 1 + self.before - (self.taps - 1) * self.dilation) // self.stride + 1
+        return first, end if end == self.outputs and first == 0 else larger(first, end)
+
+    @property
+    def padded(self) -> bool:
+        return self._inside != (0, self.outputs)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        tiled = max(1, usual(self._inside[1]) - usual(self._inside[0]))
+        return tiled, usual(self.outputs) - tiled
+
+    def sticks_out(self, size: int) -> bool:
+        return size == 1 and self.padded
+
+    def over_tiles(self, most: int, body: Callable[[Start, int], Stmt]) -> Stmt:
+        if most == 1:
+            return loop(self.outputs, lambda i: body(i, 1), name="tile")
+        first, end = self._inside
+        tiles = [replace(run, begin=first + run.begin) for run in halves(end - first, most)[:-1]]  # type: ignore[arg-type]
+        tiled = sum(run.count * run.size for run in tiles)
+
+        def alone(i: LoopExpr) -> Stmt:
+            return body(i + (tiled if first == 0 else select(i < as_index(first), Const(0), as_index(tiled))), 1)
+
+        return seq(*(run.over(body) for run in tiles), loop(self.outputs - tiled, alone, name="alone"))
+
+
+def axis_of(extent: Dim, outputs: Dim, *window: int) -> Axis:
+    """The axis of (taps, stride, dilation, elements of padding before)."""
+    maker = Axis if isinstance(extent, int) and isinstance(outputs, int) else OpenAxis
+    return maker(extent, outputs, *window)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import lacks, product
+from minitvm.ir.dims import always_less, lacks, product
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stage, all_of, as_index, const, intrin, maximum, minimum, select
 from minitvm.ir.op import Fusion, Op, Precision, compute, define, identity_of, max_over, min_over, sum_over
@@ -98,7 +98,7 @@ class Pool(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
             at = layout.index(axis)
             position[at] = window.position(index[at], tap)
             last = (result[at] - 1) * window.stride + dilated(window.taps, window.dilation) - window.pads[0]
-            if any(window.pads) or last > data.shape[at]:
+            if any(window.pads) or not always_less(last, data.shape[at] + 1):
                 conditions += inside(position[at], data.shape[at])
         loaded = data[tuple(position)]
         return select(all_of(conditions), loaded, fill) if conditions else loaded
@@ -203,7 +203,7 @@ class AvgPool(Pool, kinds="f"):
             at, (low, high) = layout.index(axis), self._bounds(window, data.shape[layout.index(axis)])
             before, step, taps = window.pads[0], window.dilation, window.taps
             end = (shape[at] - 1) * window.stride - before + dilated(taps, step)
-            if -before >= low and end <= high:
+            if -before >= low and always_less(end, high + 1):
                 count = count * taps
                 continue
             start = index[at] * window.stride - before
