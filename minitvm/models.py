@@ -8,16 +8,15 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from minitvm import config
 from minitvm.codegen.backend import Backend
+from minitvm.doors import door, left_out
 from minitvm.driver import backend_for, build_consuming, require_symbolic
 from minitvm.driver.kernels import KernelCompiler, Progress
-from minitvm.driver.tune import Tuned, tasks
-from minitvm.driver.tune import tune as run_tuner
 from minitvm.errors import MiniTVMError, UnknownValueError, stage
 from minitvm.frontend import ValueDescription, describe_onnx, from_onnx, load_model
 from minitvm.ir.budget import compiling
@@ -31,6 +30,9 @@ from minitvm.passes.pipeline import Plan
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.library import Library
 from minitvm.target import Target
+
+if TYPE_CHECKING:
+    from minitvm.driver.tune import Tuned
 
 Model: TypeAlias = "str | os.PathLike[str] | bytes | Any"
 """A path, the bytes of a file, or an ``onnx.ModelProto``."""
@@ -106,7 +108,22 @@ def tune(
     module, params = from_onnx(model, shape_dict=shape_dict, value_dict=value_dict)
     backend = backend_for(target, num_threads)
     compiler = KernelCompiler(backend, KernelCache(config.cache_dir()))
-    return run_tuner(tasks(module, params, compiler, opt_level), compiler, path, budget, most, on_progress)
+    return tuned(module, params, compiler, opt_level, path, budget, most, on_progress)
+
+
+@door
+def tuned(
+    module: Module,
+    params: dict[str, Any],
+    compiler: KernelCompiler,
+    opt_level: int,
+    path: Path,
+    budget: float,
+    most: int,
+    on_progress: Progress | None,
+) -> Tuned:
+    """Tries what the kernels of a module could be."""
+    raise left_out("tuning")
 
 
 @compiling()

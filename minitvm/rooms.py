@@ -5,6 +5,7 @@ from minitvm.doors import BEHIND
 BEHIND |= {
     "driver.report.explained": "lab.explanation.explain",
     "driver.report.page_written": "viewer.write_page",
+    "frontend.onnx.elsewhere.bags": "frontend.onnx.more.bags.bags",
     "frontend.onnx.elsewhere.built": "frontend.onnx.more.foreign.built",
     "frontend.onnx.elsewhere.foreign": "frontend.onnx.more.foreign.foreign",
     "frontend.onnx.elsewhere.is_for_python": "frontend.onnx.more.sequence.is_for_python",
@@ -13,7 +14,10 @@ BEHIND |= {
     "frontend.onnx.elsewhere.trained_norm": "frontend.onnx.more.training.batch_normalization",
     "ir.ops.more.foreign.evaluator_of_onnx": "frontend.onnx.more.foreign.evaluator",
     "ir.ops.more.foreign.imported_late": "frontend.onnx.more.late.evaluator",
+    "frontend.onnx.tensor.text": "frontend.onnx.more.sequence.text",
+    "models.tuned": "driver.tune.tuned",
     "runtime.code.code_above": "runtime.nvidia.code_of",
     "runtime.devices.memory_above": "runtime.nvidia.memory_of",
+    "runtime.library.poisoned": "runtime.poison.poisoned",
     "shown.html_of": "lab.notebook.html_of",
 }

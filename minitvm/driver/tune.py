@@ -89,6 +89,20 @@ def _template(symbol: str, group: Function, compiler: KernelCompiler) -> Templat
         return None
 
 
+def tuned(
+    module: Module,
+    params: dict[str, Any],
+    compiler: KernelCompiler,
+    opt_level: int | None,
+    path: Path,
+    budget: float,
+    most: int,
+    on_progress: Progress | None,
+) -> Tuned:
+    """:func:`tune` of all :func:`tasks` of a module."""
+    return tune(tasks(module, params, compiler, opt_level), compiler, path, budget, most, on_progress)
+
+
 def tune(
     found: Sequence[Task],
     compiler: KernelCompiler,

@@ -15,7 +15,6 @@ import numpy as np
 from minitvm.ir.dims import SymbolicDim, Undecided, facts, symbol, symbols_of
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Op
-from minitvm.ir.ops.more.selection import Prefix
 from minitvm.ir.ops.stage import Stage
 from minitvm.ir.ops.tensor import Extent
 from minitvm.ir.types import TensorType, leaves, symbols
@@ -167,10 +166,10 @@ class _Body:
         return self.inside[root]
 
     def _made(self, node: Expr) -> Expr:
-        if isinstance(node, Call) and isinstance(node.op, Prefix):
-            value = node.args[0]
-            if node.op.extent is not None and self.cutting.level[value] < self.level:
-                return self._param(node, value, node.op.axis % value.tensor_type.rank)
+        if isinstance(node, Call) and isinstance(node.op, Op) and node.op.cuts:
+            value, attributes = node.args[0], node.op.attributes()
+            if attributes["extent"] is not None and self.cutting.level[value] < self.level:
+                return self._param(node, value, attributes["axis"] % value.tensor_type.rank)
         return rebuild(node, [self.value(child) for child in children(node)])
 
     def _param(self, node: Expr, value: Expr, axis: int) -> Expr:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minitvm import config
+from minitvm.doors import door, left_out
 from minitvm.errors import InputError, LibraryError, TargetError, stage
 from minitvm.ir.types import Shape, TensorType, shape_text
 from minitvm.runtime import archive, signing
@@ -39,6 +40,13 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Mapping[Any, np.ndarray] = MappingProxyType({})
+
+
+@door
+def poisoned() -> type[Instance]:
+    """What runs a library under ``MINITVM_POISON``."""
+    raise left_out("MINITVM_POISON")
+
 
 BOUND = 16
 """Shapes for which a library keeps what it made of kernels for all shapes: those used last."""
@@ -138,9 +146,8 @@ class Library(Shown):
 
     def instance(self, device: Device, num_threads: int | None = None) -> Instance:
         """A running copy; under ``MINITVM_POISON`` poisoned, where its memory is the host's."""
-        kind, code = Instance, self.code.on(device)
-        if config.read_flag("MINITVM_POISON") and code.memory.is_host:
-            from minitvm.runtime.poison import PoisonedInstance as kind
+        code = self.code.on(device)
+        kind = poisoned() if config.read_flag("MINITVM_POISON") and code.memory.is_host else Instance
         calls = (self._host, self._instances, control_step)
         return kind(self.artifact, code, self.params, *calls, device, num_threads)
 

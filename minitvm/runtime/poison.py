@@ -219,3 +219,8 @@ class PoisonedInstance(Instance):
         message = f"gives another element {list(found.index)} of {func} than its kernels one by one"
         values = f"{found.values[0]} one by one, {found.values[1]} at once"
         return self._error(index, message, values, by=segment.symbol)
+
+
+def poisoned() -> type[PoisonedInstance]:
+    """What runs a library whose kernels are checked."""
+    return PoisonedInstance

@@ -1,27 +1,7 @@
-"""Templates: how one operator runs fast on one target.  Importing this package registers all of them."""
+"""Templates: how one operator runs fast on one target.  Importing this package registers all that are there."""
 
-from minitvm.codegen.templates import (
-    attention,
-    conv_blocked,
-    conv_pixels,
-    dense_blocks,
-    matmul,
-    recurrent,
-    recurrent_quantized,
-    running_sum,
-    tensor_scatter,
-    winograd,
-)
+import importlib
+import pkgutil
 
-__all__ = [
-    "attention",
-    "conv_blocked",
-    "conv_pixels",
-    "dense_blocks",
-    "matmul",
-    "recurrent",
-    "recurrent_quantized",
-    "running_sum",
-    "tensor_scatter",
-    "winograd",
-]
+for _file in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_file.name)

@@ -9,8 +9,8 @@ import numpy as np
 import onnx
 
 from minitvm.errors import FrontendError, TypeInferenceError
-from minitvm.frontend.onnx.bags import bags
 from minitvm.frontend.onnx.check import outer_names
+from minitvm.frontend.onnx.elsewhere import bags
 from minitvm.frontend.onnx.model import describe_value
 from minitvm.frontend.onnx.node import OnnxNode, emit, normalize_axis, place_of, rank
 from minitvm.frontend.onnx.registry import onnx_op

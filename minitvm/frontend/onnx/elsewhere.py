@@ -44,3 +44,9 @@ def built(builder: Builder, node: OnnxNode) -> Outputs:
 def trained_norm(node: OnnxNode) -> Outputs:
     """Batch normalization over its own batch."""
     raise node.fail("is in training mode, which is not part of this minitvm")
+
+
+@door
+def bags(node: OnnxNode) -> Expr | None:
+    """What a Loop that adds up rows stacks; ``None`` where it is of another kind."""
+    return None

@@ -40,7 +40,6 @@ def _as_float(x: Expr) -> Expr:
 
 formulas(
     {
-        "Det-11": lambda n: emit("linalg.det", n[0]),
         "ReduceL1": lambda n: _reduced(n, "sum", emit("abs", n[0])),
         "ReduceL2": lambda n: cast(emit("sqrt", _as_float(_squares(n))), n[0].dtype),
         "ReduceLogSum": lambda n: cast(emit("log", _as_float(_reduced(n, "sum", single(n[0])))), n[0].dtype),

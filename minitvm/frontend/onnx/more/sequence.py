@@ -36,6 +36,11 @@ def is_for_python(node: OnnxNode) -> bool:
     return makes_text or not all(is_numeric(value.type) for value in node.inputs if value is not None)
 
 
+def text(values: np.ndarray) -> Expr:
+    """A constant tensor of text."""
+    return emit("string.text", texts=tuple(values.reshape(-1).tolist()), shape=values.shape)
+
+
 def _parts(sequence: Expr) -> list[Expr] | None:
     """The values of a sequence that is made of known ones."""
     return list(sequence.args) if isinstance(sequence, Call) and isinstance(sequence.op, SequenceOf) else None

@@ -1,0 +1,135 @@
+"""The core, and the rooms that can be taken out of the package: which files are whose, and how large each may be."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import io
+import pathlib
+import tokenize
+from dataclasses import dataclass
+
+import minitvm
+
+ROOT = pathlib.Path(minitvm.__file__).parent
+
+
+@dataclass(frozen=True)
+class Room:
+    """``files`` are paths inside the package, folders with all that is in them; ``most`` is code lines."""
+
+    most: int
+    files: tuple[str, ...]
+
+
+def room(most: int, *files: str) -> Room:
+    return Room(most, tuple(name for line in files for name in line.split()))
+
+
+ROOMS = {
+    "cuda": room(5_315, "codegen/cuda runtime/nvidia"),
+    "lab": room(4_905, "lab"),
+    "viewer": room(435, "viewer"),
+    "cli": room(1_432, "cli __main__.py"),
+    "ort": room(2_137, "ort capi session.py onnx_backend.py generation.py"),
+    "tvm": room(887, "tvm"),
+    "torch": room(427, "torch"),
+    "testing": room(555, "testing"),
+    "more": room(
+        3_815,
+        "frontend/onnx/more ir/ops/more codegen/templates/dense_blocks.py codegen/templates/recurrent_quantized.py",
+    ),
+    "tuner": room(310, "driver/tune.py driver/roofline.py runtime/debug.py"),
+    "poison": room(155, "runtime/poison.py"),
+}
+"""What can be taken out, by itself with the rooms that need it."""
+
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 34_900, 424_600, 12.2
+
+
+def python_files() -> list[str]:
+    return sorted(path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
+
+
+def room_of(file: str) -> str:
+    """The room of a file of the package; ``core`` where it belongs to none."""
+    found = [name for name, room in ROOMS.items() if any(f"{file}/".startswith(f"{one}/") for one in room.files)]
+    assert len(found) <= 1, (file, found)
+    return found[0] if found else "core"
+
+
+_LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+@functools.cache
+def size(file: str) -> tuple[int, int]:
+    """Code lines and tokens of a file, without blanks, comments and docstrings."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    told = _docstring_lines(ast.parse(text))
+    tokens = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type not in _LAYOUT]
+    tokens = [t for t in tokens if t.start[0] not in told]
+    return len({line for t in tokens for line in range(t.start[0], t.end[0] + 1)}), len(tokens)
+
+
+def _docstring_lines(tree: ast.Module) -> set[int]:
+    bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
+    told = [s for body in bodies for s in body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)]
+    texts = [s for s in told if isinstance(s.value, ast.Constant) and isinstance(s.value.value, str)]
+    return {line for s in texts for line in range(s.lineno, (s.end_lineno or s.lineno) + 1)}
+
+
+def sizes() -> dict[str, tuple[int, int]]:
+    """Code lines and tokens by room."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for file in python_files():
+        found.setdefault(room_of(file), []).append(size(file))
+    return {room: (sum(a for a, _ in each), sum(b for _, b in each)) for room, each in found.items()}
+
+
+@functools.cache
+def names_that_are_run(file: str) -> set[str]:
+    """Modules of the package that a file imports, at its top or late, or names in a string; not those for types."""
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("minitvm"):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith("minitvm."):
+            found.add(node.value)
+    return found
+
+
+def file_of(module: str) -> str | None:
+    """The file of a module that is named with ``minitvm.`` in front; ``None`` where it is none."""
+    path = module.removeprefix("minitvm.").replace(".", "/")
+    return next((f for f in (f"{path}.py", f"{path}/__init__.py") if (ROOT / f).is_file()), None)
+
+
+@functools.cache
+def crossings() -> list[tuple[str, str]]:
+    """Files that name a file of another room; that at the top may, and so does a room that needs another."""
+    found = []
+    for file in python_files():
+        if file not in ("__init__.py", "rooms.py"):
+            named = {other for other in map(file_of, names_that_are_run(file)) if other}
+            found += [(file, other) for other in sorted(named) if room_of(other) not in ("core", room_of(file))]
+    return found
+
+
+def taken_with(name: str) -> set[str]:
+    """A room and those that need it."""
+    found, needs = {name}, {(room_of(file), room_of(other)) for file, other in crossings()}
+    while more := {one for one, other in needs if other in found} - found:
+        found |= more
+    assert "core" not in found, [pair for pair in crossings() if room_of(pair[0]) == "core"]
+    return found
+
+
+if __name__ == "__main__":
+    for name, (lines, tokens) in sorted(sizes().items(), key=lambda item: -item[1][0]):
+        print(f"{name:12} {lines:7,} lines {tokens:8,} tokens {tokens / lines:5.1f} a line")
+    for one in ROOMS:
+        print(f"{one} is taken out with", *sorted(taken_with(one) - {one}))
