@@ -72,7 +72,7 @@ def size(file: str) -> tuple[int, int]:
 
 
 def _docstring_lines(tree: ast.Module) -> set[int]:
-    bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
+    bodies = [body for node in ast.walk(tree) if isinstance(body := getattr(node, "body", None), list)]
     told = [s for body in bodies for s in body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)]
     texts = [s for s in told if isinstance(s.value, ast.Constant) and isinstance(s.value.value, str)]
     return {line for s in texts for line in range(s.lineno, (s.end_lineno or s.lineno) + 1)}

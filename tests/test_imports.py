@@ -134,7 +134,7 @@ def test_rooms_import_only_from_rooms_before_them() -> None:
 def names_in_text(path: pathlib.Path) -> set[str]:
     """Modules that a file's strings name, as ``import_module`` is given them; docstrings are for readers."""
     tree = tree_of(path)
-    bodies = [node.body for node in ast.walk(tree) if isinstance(getattr(node, "body", None), list)]
+    bodies = [body for node in ast.walk(tree) if isinstance(body := getattr(node, "body", None), list)]
     told = {id(stmt.value) for body in bodies for stmt in body if isinstance(stmt, ast.Expr)}
     texts = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in told]
     found = (re.findall(r"\bminitvm(?:\.\w+)+", node.value) for node in texts if isinstance(node.value, str))

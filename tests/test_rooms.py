@@ -75,7 +75,7 @@ def called_operators(path: pathlib.Path) -> set[str]:
     """Names that are given to ``emit`` and the like."""
     calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
     made = [c for c in calls if isinstance(c.func, ast.Name) and c.func.id in MAKERS]
-    return {argument.value for c in made for argument in c.args[:1] if isinstance(argument, ast.Constant)} & OPS.keys()
+    return {str(one.value) for c in made for one in c.args[:1] if isinstance(one, ast.Constant)} & OPS.keys()
 
 
 def test_budgets_only_shrink() -> None:
