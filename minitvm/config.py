@@ -101,7 +101,8 @@ def allowed_cpus() -> frozenset[int]:
 
 
 def usable_cpus() -> int:
-    """How many threads can run at once: allowed CPUs, or fewer where a container has the time of fewer; at least 1."""
+    """The number of threads that can run at once: allowed CPUs, or fewer where a container has the time of fewer; at
+    least 1."""
     return max(1, int(min(len(allowed_cpus()), cpu_quota())))
 
 

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class MiniTVMError(Exception):
-    """Base class.  ``str(error)`` is the message, then ``  | place`` lines, then ``  = hint: ...``.
+    """The base class.  ``str(error)`` is the message, then `` | place`` lines, then ``  = hint: ...``.
 
     Parameters
     ----------

@@ -34,7 +34,7 @@ class Session(Protocol):
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is drawn from its logits: greedy, top-k, or nucleus sampling.
+    """The way in which a token is drawn from its logits: greedy, top-k, or nucleus sampling.
 
     ``temperature`` 0 takes the likeliest.  ``top_k``: of so many likeliest ones (Fan et al. 2018, arXiv:1805.04833);
     ``top_p``: of the fewest likeliest that have this share together (Holtzman et al. 2020, arXiv:1904.09751).
@@ -187,7 +187,7 @@ class Decoder:
         return numpy_dtype(dtype_of_text(value.type))
 
     def step(self, ids: np.ndarray, cache: Cache, past: int) -> np.ndarray:
-        """Of new tokens behind ``past`` others, which the cache has afterwards: (batch, n) int64 -> the last one's
+        """Runs new tokens behind ``past`` others, which the cache has afterwards: (batch, n) int64 -> the last one's
         logits (batch, vocabulary).  Without a cache ``ids`` are all tokens."""
         (batch, count), known = ids.shape, self._inputs
         feeds: dict[str, Any] = {IDS: ids.astype(self._dtype(known[IDS]))}

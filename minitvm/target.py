@@ -227,11 +227,11 @@ class MachineModel:
         return tuple(map(Level, ("L1", "L2", "L3", "memory"), sizes, rates))
 
     def lines_kept(self, apart: int) -> int:
-        """Of cache lines so many bytes apart, how many the first-level cache holds."""
+        """The number of cache lines, so many bytes apart, that the first-level cache holds."""
         return WAY_BYTES // math.gcd(apart, WAY_BYTES) * self.l1_ways
 
     def cycles(self, flops: float, dtype: str) -> float:
-        """Of a core that does so many operations a vector at a time, multiplied and added without a stop."""
+        """The cycles of a core that does so many operations a vector at a time, multiplied and added without a stop."""
         return flops / (2 * self.lanes(dtype))
 
     def pays_to_move(self, multiply_adds: int, elements: int) -> bool:

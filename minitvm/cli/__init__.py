@@ -133,7 +133,7 @@ def _end(*_: object) -> NoReturn:
 
 
 def _end_anyhow(lost: "sys.UnraisableHookArgs") -> None:
-    """The place where Ctrl-C came in a destructor or a callback, which nothing is raised out of."""
+    """Called where Ctrl-C came in a destructor or a callback, which nothing is raised out of."""
     if lost.exc_type is SystemExit:
         signal.raise_signal(signal.SIGINT)
     sys.__unraisablehook__(lost)

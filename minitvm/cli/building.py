@@ -152,7 +152,7 @@ def require_model(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Chosen:
-    """How a model is compiled, as the shared options say."""
+    """The shared options' answer to how a model is compiled."""
 
     target: str
     opt_level: int

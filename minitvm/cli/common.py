@@ -69,7 +69,7 @@ def _array(npy: bytes) -> np.ndarray:
 
 
 def beside(model: Path, suffix: str) -> Path:
-    """Where a command writes unless it is told; :class:`InputError` where there is no model."""
+    """The path that a command writes to unless it is told; :class:`InputError` where there is no model."""
     if not model.exists():
         raise InputError(no_file(model))
     return model.parent / f"{model.stem}{suffix}"
@@ -97,7 +97,7 @@ def output_folder(path: Path | None) -> None:
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """As ``numpy.savez``, for names that are its own parameters too, and to this very path."""
+    """Writes as ``numpy.savez`` does, to this very path; arrays may have the names of its own parameters."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:

@@ -66,6 +66,6 @@ def profile(
 
 
 def measured(module: GraphModule, feeds: Mapping[str, Any], title: str, repeats: int, warmup: int = 3) -> Profile:
-    """Under a bar that counts runs."""
+    """A module's profile, measured under a bar that counts runs."""
     with common.compiling("measuring") as progress:
         return profile_module(module, feeds, title, repeats, warmup, progress)

@@ -42,7 +42,7 @@ class Batch:
 
     @staticmethod
     def of(problem: Problem) -> Batch | None:
-        """Where the operator works image by image, of which only a run knows how many there are."""
+        """The batch of an operator that works image by image, where only a run knows how many images there are."""
         axes = problem.op.batch_axes()
         if axes is None:
             return None

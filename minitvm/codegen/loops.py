@@ -56,7 +56,7 @@ def enough(count: Dim, wanted: float) -> bool:
 
 
 def trips(found: For) -> int:
-    """How often a loop of constant extent runs."""
+    """The number of iterations of a loop of constant extent."""
     assert isinstance(found.extent, Const)
     return int(found.extent.value)
 
@@ -342,7 +342,7 @@ def in_parallel(
 
 
 def inside(index: Iterable[LoopExpr], shape: Iterable[int]) -> LoopExpr:
-    """Whether an index is one of a shape."""
+    """Tells whether an index lies in a shape."""
     return all_of([condition for i, n in zip(index, shape, strict=True) for condition in (i >= 0, i < n)])
 
 

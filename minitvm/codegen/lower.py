@@ -63,7 +63,7 @@ class Lowering:
 
     @property
     def cycles(self) -> float:
-        """As the template predicts them; 0 without one."""
+        """The cycles that the template predicts; 0 without one."""
         return self.template.choice.cycles if self.template is not None else 0.0
 
 

@@ -27,7 +27,8 @@ Config = str | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Override:
-    """For the kernels, by name or by that of an ONNX node, that ``kernel`` matches (``*`` stands for anything)."""
+    """A choice for the kernels that ``kernel`` matches, by name or by that of an ONNX node (``*`` stands for
+    anything)."""
 
     kernel: str
     template: str | None = None
@@ -73,7 +74,7 @@ class Override:
         return Record(**asdict(template.key), choice=str(best), cycles=best.cycles)
 
     def ways(self, template: Template) -> list[Choice]:
-        """Those of a template that fit ``config``."""
+        """The template's choices that fit ``config``."""
         return [choice for choice in template.choices() if self._fits(choice)]
 
     def _fits(self, choice: Choice) -> bool:

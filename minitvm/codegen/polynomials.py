@@ -113,7 +113,7 @@ def _exp_reduced(r: LoopExpr, scale: LoopExpr) -> LoopExpr:
 
 
 def exp(x: LoopExpr) -> LoopExpr:
-    """In two steps, as ``2**128`` and ``2**-150`` are no numbers."""
+    """The exponential, scaled in two steps, as ``2**128`` and ``2**-150`` are no numbers."""
     x = minimum(maximum(x, -104.0), 89.0)
     negative = intrin("bitcast_int", x) < 0
     r, scale = _reduced(x, select(negative, const(ROUND_TO_EXPONENT + 64, "float32"), ROUND_TO_EXPONENT - 64))

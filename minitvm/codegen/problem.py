@@ -121,7 +121,8 @@ class Choice:
 
 
 class Template(ABC):
-    """For one problem on one machine.  A subclass writes ``loops``, and the rest where it differs."""
+    """A way to make loops for one problem on one machine.  A subclass writes ``loops``, and the rest where it
+    differs."""
 
     exactness: ClassVar[Exactness] = Exactness.REASSOCIATING
     """What it does to float results beside rounding them once: sums in another order, unless it says otherwise."""
@@ -263,7 +264,7 @@ class TemplateRegistry:
         return add
 
     def find(self, kinds: str | Sequence[str], op: Op) -> list[type[Template]]:
-        """Those of a kind; of several kinds those of the first, or where there is no compute rule, of the first that
+        """The templates of a kind; of several kinds those of the first, or, without a compute rule, of the first that
         has any."""
         several = (kinds,) if isinstance(kinds, str) else kinds
         asked = several[:1] if op.has_compute() else several

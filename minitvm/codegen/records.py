@@ -88,7 +88,8 @@ def _check(form: Mapping[str, Any]) -> None:
 
 
 def options() -> str:
-    """Those of the present context that templates look at, where they are not at their defaults: a key's."""
+    """The options of the present context that templates look at, where they are not at their defaults; part of a
+    key."""
     known = PassContext.list_configs()
     given = PassContext.current().config.items()
     own = {name: value for name, value in given if not name.startswith("minitvm.") and value != known[name].default}
@@ -110,7 +111,7 @@ def read(path: Path) -> list[Record]:
 
 
 def best(records: Iterable[Record]) -> dict[Key, Record]:
-    """By what they were tried for; nothing where all were refused."""
+    """The best record by what it was tried for; nothing where all were refused."""
     found: dict[Key, Record] = {}
     for record in records:
         if not record.why_not and (record.key not in found or record.rank < found[record.key].rank):
@@ -119,7 +120,7 @@ def best(records: Iterable[Record]) -> dict[Key, Record]:
 
 
 def shipped(machine: MachineModel) -> Mapping[Key, Record]:
-    """Those that ship for machines of a kind."""
+    """The records that ship for machines of a kind."""
     return _of_file(str(machine.records)) if machine.records else {}
 
 
@@ -129,7 +130,7 @@ def _of_file(path: str, changed: int = 0, size: int = 0) -> Mapping[Key, Record]
 
 
 def given() -> Mapping[Key, Record]:
-    """Those of the file that the present context names."""
+    """The records of the file that the present context names."""
     path = PassContext.current().option(OPTION.name)
     if not path:
         return {}

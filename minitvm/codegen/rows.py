@@ -56,7 +56,7 @@ Nest: TypeAlias = Callable[[Output], Stmt]
 
 @dataclass(frozen=True)
 class Nests:
-    """Who writes loops: of all nests of a group, and of one by itself."""
+    """The writers of loops: for all nests of a group, and for one by itself."""
 
     group: Callable[[Group, str, MachineModel], Stmt]
     one: Callable[[Output, MachineModel], Stmt]
@@ -229,7 +229,7 @@ def _apart(group: Group, rank: int, first: int) -> bool:
 
 
 def common_rank(group: Group) -> int:
-    """How many leading axes all stages have in common, and read each other at unchanged."""
+    """The number of leading axes that all stages have in common, and read each other at unchanged."""
     kept = {s.buffer for s in group.stages}
     first, *others = (o.buffer.shape for o in group.nests)
     rank = next(d for d in range(len(first), -1, -1) if all(other[:d] == first[:d] for other in others))

@@ -173,7 +173,7 @@ def _encoded_float(single: LoopExpr, bits: LoopExpr, dtype: str, form: Format) -
 
 
 def round_to_odd(value: LoopExpr) -> LoopExpr:
-    """float64 to float32 with the last bit sticky, so that rounding once more is right.
+    """Rounds float64 to float32 with the last bit sticky, so that rounding once more is right.
 
     Boldo and Melquiond, "Emulation of a FMA and correctly rounded sums: proved algorithms using rounding to odd".
     """

@@ -86,13 +86,13 @@ class Walk:
         return replace(whole, value=simplify_expr(out.value, whole.ranges))
 
     def without_ones(self) -> Walk:
-        """Without loops over a single element: the innermost is the last axis that has more."""
+        """The walk without loops over a single element: the innermost is the last axis that has more."""
         index, value = self.at({var: Const(0) for var, extent in self.loops if extent == 1})
         return replace(self, loops=tuple(pair for pair in self.loops if pair[1] != 1), index=index, value=value)
 
     @cached_property
     def ranges(self) -> dict[LoopVar, Range]:
-        """Of its variables, and of those of its reductions."""
+        """The ranges of its variables, and of those of its reductions."""
         inner = [pair for node in walk_exprs(self.value) if isinstance(node, Reduce) for pair in node.axes]
         return {var: counts(extent) for var, extent in (*self.loops, *inner)}
 
@@ -153,8 +153,8 @@ def _moves_windows_by_rows(walk: Walk) -> bool:
 
 
 def walks(walk: Walk) -> list[Walk]:
-    """As walks whose indices divide as little as possible: an axis ``c`` that is read at ``c // 16`` and ``c % 16``
-    becomes two.  And without conditions, where something is read across the order of the result under one."""
+    """The walk as walks whose indices divide as little as possible: an axis ``c`` that is read at ``c // 16`` and ``c %
+    16`` becomes two.  They have no conditions where something is read across the order of the result under one."""
     return [part for piece in _split(walk) for part in _without_conditions(piece)]
 
 
@@ -190,7 +190,7 @@ def _divided(walk: Walk) -> tuple[LoopVar, int] | None:
 
 
 def period(load: Load, var: LoopVar) -> int | None:
-    """After how many steps of ``var`` an element is read that lies as many whole elements further: 3 of
+    """The number of steps of ``var`` after which an element is read that lies as many whole elements further: 3 of
     ``x[var * 2 // 3]``.  ``None`` where steps go further than that, or no such number is small."""
     form, found = address(load.buffer, load.index), 1
     for term, factor in form.terms.items():
@@ -209,8 +209,8 @@ def period(load: Load, var: LoopVar) -> int | None:
 
 
 def summed_in_steps(walk: Walk, terms: int) -> Walk | None:
-    """With so many terms of the one sum in it added up first, along its last axis, and those that are left over at the
-    end; of a sum over several axes a number of terms that divides.  ``None`` where no such sum is."""
+    """The walk with so many terms of its one sum added up first, along its last axis, and those that are left over at
+    the end; of a sum over several axes a number of terms that divides.  ``None`` where no such sum is."""
     match outer_reductions(walk.value):
         case [Reduce("sum", (*outer, (var, int(extent))), value) as found] if extent >= terms:
             nested = any(isinstance(node, (Reduce, Select)) for node in walk_exprs(value))

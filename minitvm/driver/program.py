@@ -199,7 +199,8 @@ def with_library_calls(program: Program, symbols: Collection[str]) -> Program:
 
 
 def group_cost(group: Function, machine: MachineModel, cycles: float = 0.0) -> Cost:
-    """With the ``cycles`` that a template predicts; else as the machine has them of so many operations."""
+    """The cost of a group: with the ``cycles`` that a template predicts, else as the machine has them for so many
+    operations."""
     flops = sum(map(call_flops, calls(group.body)))
     results = tensor_fields(group.ret_type)
     nbytes = sum(t.nbytes for t in map(_closed, (*_inputs(group), *results)))

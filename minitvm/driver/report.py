@@ -145,7 +145,7 @@ class KernelReport(Shown):
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """Of its lowering, and of binding what no schedule bound."""
+        """The decisions of its lowering, and of binding what no schedule bound."""
         if self._lowering is None:
             return ()
         with decisions() as binding:
@@ -160,7 +160,7 @@ class KernelReport(Shown):
 
     @property
     def seconds(self) -> float:
-        """On one thread, as predicted."""
+        """The predicted seconds on one thread."""
         return self.cost.seconds(self.compiler.backend.machine.rates(1))
 
     @cached_property
@@ -216,7 +216,7 @@ class BuildReport(Shown):
 
     @property
     def seconds(self) -> dict[str, float]:
-        """By stage, of all threads together."""
+        """The seconds of each stage, of all threads together."""
         return dict(self.timings.seconds)
 
     @property
@@ -267,7 +267,7 @@ class BuildReport(Shown):
         return [found[int(number) - 1]]
 
     def explain(self, *, kernel: str | None = None, node: str | None = None, pass_name: str | None = None) -> Any:
-        """Why a kernel, a node of the model or a pass's result is as it is: a ``lab.Explanation``."""
+        """Explains why a kernel, a node of the model or a pass's result is as it is: a ``lab.Explanation``."""
         return explained(self, kernel=kernel, node=node, pass_name=pass_name)
 
     def why(self, name: str) -> dict[str, tuple[Decision, ...]]:

@@ -55,7 +55,7 @@ class File:
         return self._state[2]
 
     def at(self, place: int) -> int:
-        """A byte.  Of a mapping, megabytes around each place would stay in memory."""
+        """The byte at a place.  Of a mapping, megabytes around each place would stay in memory."""
         if not 0 <= place - self._start < len(self._block):
             self._start, self._block = place, self._read(place, _BLOCK)
         return self._block[place - self._start]
@@ -76,7 +76,8 @@ class File:
             )
 
     def whole(self) -> mmap.mmap | bytes:
-        """All bytes.  Where they are not kept the file is mapped, while somebody has the mapping or an array in it."""
+        """The file's bytes.  Where they are not kept the file is mapped, while somebody has the mapping or an array in
+        it."""
         if self._memory is not None or not len(self):
             return self._memory or b""
         self.require_unchanged()
@@ -94,7 +95,7 @@ class File:
         return found
 
     def keep(self) -> None:
-        """From now on the bytes are in memory, and the file is closed."""
+        """Reads the bytes into memory, from where they are taken from now on, and closes the file."""
         if self._memory is None and len(self):
             memory = Pages(len(self))
             for start in range(0, len(self), KEPT):

@@ -213,7 +213,7 @@ def trim() -> None:
 
 
 def let_go(value: np.ndarray) -> None:
-    """Of an array in a mapped file, what was read leaves memory; it is read again where somebody asks for it."""
+    """Lets what was read of an array in a mapped file leave memory; it is read again where somebody asks for it."""
     owner = _owner(value)
     memory, owner = owner.base, value if value.flags.c_contiguous else owner
     if isinstance(memory, mmap.mmap) and not isinstance(memory, Pages) and hasattr(mmap, "MADV_DONTNEED"):

@@ -34,7 +34,7 @@ SHARE = 4
 
 
 def limits() -> dict[str, int]:
-    """As ``MINITVM_BUDGET`` says; :class:`ConfigError` where it cannot be read."""
+    """The limits as ``MINITVM_BUDGET`` says; :class:`ConfigError` where it cannot be read."""
     found = dict(DEFAULTS)
     for part in filter(None, map(str.strip, config.read(NAME).split(","))):
         name, _, number = (piece.strip() for piece in part.partition("="))
@@ -133,7 +133,7 @@ class Meter:
     steps: float = 0
 
     def count(self, operations: float, nbytes: float) -> None:
-        """Before an operator, as far as its type says, or after it; :class:`TooCostly`."""
+        """Counts the cost of an operator before it runs, as far as its type says, or after it; :class:`TooCostly`."""
         self.steps += 1 + (operations + nbytes) / COST
         self.budget.spend("steps", 1 + (operations + nbytes) / COST)
         if self.most and self.steps > self.most:

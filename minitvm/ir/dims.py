@@ -493,8 +493,8 @@ def forget_since(before: frozenset[Fact]) -> None:
 
 
 def facts_of(measured: Iterable[str] = (), fresh: Iterable[str] = ()) -> frozenset[Fact]:
-    """Those that are known to hold or not once these sizes are ``measured``, which the data decide, and were not before
-    the ``fresh`` ones of them were."""
+    """The facts that are known to hold or not once these sizes are ``measured``, which the data decide, and were not
+    before the ``fresh`` ones of them were."""
     known, new = {*measured}, {*fresh}
     named = (fact for fact in facts() if not is_anonymous(fact.a) and not is_anonymous(fact.b))  # others: host calls
     said = ((fact, _measured_in(fact)) for fact in named)
@@ -548,7 +548,7 @@ def unmeasured() -> Iterator[None]:
 
 
 def measured() -> Mapping[str, Any]:
-    """By symbol that the data decide, what computes it."""
+    """The expressions that compute the symbols that data decide."""
     found = _assumed.get()
     return {} if found is None else found.measured
 
@@ -598,7 +598,7 @@ def is_less(a: Dim, b: Dim) -> bool:
 
 
 def is_equal(a: Dim, b: Dim) -> bool:
-    """True if a is b, likewise."""
+    """True if a is b: as far as it is seen, else as the sample has it; :class:`Undecided` where there is none."""
     if a == b:
         return True
     if always_less(a, b) or always_less(b, a):
@@ -666,12 +666,12 @@ def lacks(extent: Dim, wanted: Dim) -> bool:
 
 
 def smaller(a: Dim, b: Dim) -> Dim:
-    """min(a, b)."""
+    """The smaller one: min(a, b)."""
     return _extreme("min", a, b)
 
 
 def larger(a: Dim, b: Dim) -> Dim:
-    """max(a, b)."""
+    """The larger one: max(a, b)."""
     return _extreme("max", b, a)
 
 
@@ -684,7 +684,7 @@ def _extreme(function: str, a: Dim, b: Dim) -> Dim:
 
 
 def larger_here(a: Dim, b: Dim) -> Dim:
-    """max(a, b), which of them as the sample has it, a where they are equal; that the other is no larger is a fact."""
+    """The larger of a and b as the sample has it, a where they are equal; that the other is no larger is a fact."""
     found = _assumed.get()
     if is_measured(a) or is_measured(b):  # which of them is larger differs from run to run
         return larger(a, b)
@@ -697,7 +697,7 @@ def larger_here(a: Dim, b: Dim) -> Dim:
 
 
 def smaller_here(a: Dim, b: Dim) -> Dim:
-    """min(a, b), likewise; b where they are equal."""
+    """The smaller of a and b as the sample has it, b where they are equal; that the other is no smaller is a fact."""
     if is_measured(a) or is_measured(b):
         return smaller(a, b)
     larger_one = larger_here(a, b)
@@ -734,7 +734,7 @@ def broadcast_dims(a: Dim, b: Dim) -> Dim:
 
 
 def common_shape(*shapes: tuple[Dim, ...]) -> tuple[Any, ...]:
-    """numpy's rule for shapes."""
+    """The shape that several broadcast to, by numpy's rule."""
     rank = max(map(len, shapes), default=0)
     aligned = ((1,) * (rank - len(shape)) + shape for shape in shapes)
     return tuple(reduce(broadcast_dims, dims) for dims in zip(*aligned, strict=True))

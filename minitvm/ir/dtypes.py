@@ -53,7 +53,7 @@ _BITS = {"bfloat16": 16, "int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "
 
 
 def bits_of(dtype: str) -> int:
-    """Those of an element where it is packed, as in a file; in memory it takes whole bytes."""
+    """The bits of an element where it is packed, as in a file; in memory it takes whole bytes."""
     return _BITS.get(dtype, 8) if dtype in STORED else 8 * np.dtype(dtype).itemsize
 
 

@@ -110,7 +110,7 @@ class Layout:
         return self._factors.get(axis.upper(), 1)
 
     def ordinal(self, axis: str) -> str:
-        """The place where an axis stands, in words: ``second``."""
+        """The position of an axis in words: ``second``."""
         return _ORDINALS[self.index(axis)]
 
     def plain(self) -> Layout:
@@ -184,7 +184,7 @@ class Layout:
         return coordinate % factor if axis.block else coordinate // factor if factor > 1 else coordinate
 
     def index_from(self, other: Layout, index: Sequence[Any]) -> tuple[Any, ...]:
-        """The place where in this layout the element lies that has ``index`` in layout ``other``."""
+        """The index, in this layout, of the element that has ``index`` in layout ``other``."""
         return self.place(other.coordinates(index))
 
     def convert(self, array: np.ndarray, source: Layout | str) -> np.ndarray:

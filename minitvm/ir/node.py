@@ -60,7 +60,7 @@ class span_scope:
         return self
 
     def move(self, span: Span) -> None:
-        """From here on, nodes come from ``span``: a walk enters one scope, not one for every node."""
+        """Sets the span that nodes come from, from here on: a walk enters one scope, not one for every node."""
         _current_span.set(span)
 
     def __exit__(self, *_: object) -> None:
@@ -147,7 +147,7 @@ class Expr(Shown):
         return Call(OPS["negative"](), (self,))
 
     def astext(self, show_meta_data: bool = True) -> str:
-        """As text; ``show_meta_data=False`` elides large constants."""
+        """The expression as text; ``show_meta_data=False`` elides large constants."""
         return printer(self, show_meta_data)
 
     def show(self) -> None:
@@ -241,8 +241,7 @@ class Call(Expr):
 
     @property
     def attrs(self) -> Any:
-        """The place where the attributes are, as ``call.attrs.strides``: the operator; of a called function, its
-        own."""
+        """The holder of the attributes, as in ``call.attrs.strides``: the operator; of a called function, its own."""
         return self.op.attrs if isinstance(self.op, Function) else self.op
 
     def over(self, args: tuple[Expr, ...], span: Span | None = None) -> Call:

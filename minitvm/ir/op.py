@@ -198,16 +198,17 @@ class Op(_Frozen):
         return None
 
     def batch_axes(self) -> tuple[Sequence[int | None], Sequence[int | None]] | None:
-        """Of each operand and each result: the axis of the images that it computes one by one (of weights none)."""
+        """The axis of the images that it computes one by one, for each operand and each result (of weights none)."""
         return None
 
     def starts(self, *types: Any) -> tuple[int, ...] | None:
-        """Of what cuts its argument up, the element of it that each result begins at; of what joins a tuple, the
-        element of the result that each field does.  ``None`` where parts are not one stretch of the whole each."""
+        """The element of its argument that each result begins at, where it cuts; the element of the result that each
+        field begins at, where it joins a tuple.  ``None`` where parts are not one stretch of the whole each."""
         return None
 
     def relayout(self, site: Any) -> Any:
-        """How a call works on arguments in another layout (``minitvm.ir.relayout``); ``None``: as its fusion says."""
+        """Answers how a call works on arguments in another layout (``minitvm.ir.relayout``); ``None``: as its fusion
+        says."""
         return None
 
     def reject(self, message: str, hint: str | None = None) -> TypeInferenceError:
@@ -216,7 +217,7 @@ class Op(_Frozen):
 
     @property
     def title(self) -> str:
-        """How reports name a call."""
+        """The name of a call in reports."""
         return self.name
 
     def attributes(self) -> dict[str, Any]:
@@ -373,7 +374,7 @@ def sum_over(extents: int | Sequence[int], element: Callable[..., LoopExpr]) -> 
 
 
 def is_product(value: LoopExpr) -> bool:
-    """Of floats, wherever it is not masked."""
+    """True if an expression is a product of floats, wherever it is not masked."""
     if isinstance(value, Select):
         return is_product(value.then) or is_product(value.orelse)
     return isinstance(value, Binary) and value.op == "mul" and value.dtype.startswith("float")

@@ -228,7 +228,7 @@ def call(
 
 
 def value(name: str | None = None, where: Where | None = None, single_use: bool = False) -> Pattern:
-    """Any node."""
+    """A pattern for any node."""
     return Pattern(name, where, single_use)
 
 

@@ -94,7 +94,7 @@ class Site:
 
     @property
     def data(self) -> Move:
-        """How the first argument is held, where it is one tensor that has moved."""
+        """The layout in which the first argument is held, where it is one tensor that has moved."""
         found = self.carries[0]
         assert isinstance(found, Move), f"{self.op} has no moved first argument"
         return found
@@ -150,7 +150,8 @@ def _leads(move: Carry, operand: TensorType, result: TensorType) -> bool:
 
 
 def beside(operand: TensorType, leader: Move) -> Move | None:
-    """How an operand must be held next to ``leader``; an axis along which it is broadcast gets blocks of 1."""
+    """The way in which an operand must be held next to ``leader``; an axis along which it is broadcast gets blocks of
+    1."""
     if operand.rank == 0:
         return None
     extents = dict(zip(reversed(leader.old.primal), reversed(operand.shape), strict=False))
@@ -168,7 +169,8 @@ def vector_along(move: Move, axis: int) -> Move:
 
 
 def along_axis(site: Site, axis: int, what: str) -> Placement | Declined:
-    """For an operator with an attribute ``axis``: wherever that is now, unless it is split; others as they were."""
+    """The placement of an operator with an attribute ``axis``: wherever that is now, unless it is split; others as they
+    were."""
     if not isinstance(site.carries[0], Move):
         return Declined("its first argument has not moved")
     if site.data.axis(axis) in site.data.blocks:
@@ -177,7 +179,8 @@ def along_axis(site: Site, axis: int, what: str) -> Placement | Declined:
 
 
 def whole_planes(site: Site, layout: str, spatial: str) -> Placement | Declined:
-    """For an operator with a ``layout`` of its own that works on whole planes: any with its spatial axes unsplit."""
+    """The placement of an operator with a ``layout`` of its own that works on whole planes: any with its spatial axes
+    unsplit."""
     move = site.data
     if str(move.old) != layout:
         return Declined(f"its layout is {layout}, the argument is held as {move}")

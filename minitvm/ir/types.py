@@ -152,7 +152,7 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class SequenceType(_Held):
-    """As many values of a type as there are when the model runs (a list); an optional one is one or none (``None``).
+    """The type of as many values as there are when the model runs (a list); an optional one is one or none (``None``).
 
     Prints as ``Sequence[Tensor[(3,), float32]]``, ``Optional[Sequence[string]]``.
     """
@@ -182,7 +182,8 @@ class AnyTensor(_Held):
 
 @dataclass(frozen=True, slots=True)
 class MapType(_Held):
-    """As many values as there are when the model runs, each under a key (a dict): ``Map[string, float32]``."""
+    """The type of as many values as there are when the model runs, each under a key (a dict): ``Map[string,
+    float32]``."""
 
     key: str
     dtype: str
@@ -233,7 +234,7 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:  # numpy makes the name up at ever
 
 @functools.cache
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """How numpy stores elements of a dtype."""
+    """The numpy dtype that stores elements of a dtype."""
     return np.dtype(object if name == STRING else name)
 
 

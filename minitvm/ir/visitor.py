@@ -75,7 +75,7 @@ _kinds: WeakKeyDictionary[Function, Counter[type]] = WeakKeyDictionary()
 
 
 def kinds_of(function: Function) -> Counter[type]:
-    """How many nodes there are of which kind: an operator's class for its calls, the node's own for all others."""
+    """The number of nodes of each kind: an operator's class for its calls, the node's own for all others."""
     if function not in _kinds:
         nodes = post_order(function)[:-1]
         _kinds[function] = Counter(type(node.op) if isinstance(node, Call) else type(node) for node in nodes)
@@ -107,7 +107,7 @@ def free_vars(expr: Expr) -> list[Var]:
 
 
 def use_counts(root: Expr) -> Counter[Expr]:
-    """How many operand positions (and function results) each node fills."""
+    """The number of operand positions (and function results) that each node fills."""
     return Counter(child for node in post_order(root) for child in children(node))
 
 

@@ -76,7 +76,7 @@ def check(
     reduction: float = REDUCTION,
     output: str | Path | None = None,
 ) -> Checked:
-    """Whether a model is compiled right: every pass, every kernel, the whole at all levels and thread counts.
+    """Checks that a model is compiled right: every pass, every kernel, the whole at all levels and thread counts.
 
     ``parts``: ``import`` (an ONNX model's operators beside another implementation), ``passes`` (the module before
     and after each), ``kernels`` (each beside its operators, on 1 to 3 threads), ``model`` (the whole, at

@@ -41,7 +41,7 @@ class Import:
 
     @staticmethod
     def of(model: Any, oracle: Oracle, shapes: Mapping[str, Any] | None, values: Mapping[str, Any] | None) -> Import:
-        """Of a path, bytes, or a ``ModelProto``."""
+        """The import of a path, bytes, or a ``ModelProto``."""
         if isinstance(model, (str, os.PathLike)):
             proto = onnx.load(os.fspath(model))
         else:
@@ -49,7 +49,7 @@ class Import:
         return Import(proto, oracle, shapes or {}, values or {})
 
     def module(self) -> Module:
-        """As it is imported; raises what ``from_onnx`` does."""
+        """The module as it is imported; raises what ``from_onnx`` does."""
         module, params = from_onnx(self.proto, shape_dict=self.shapes, value_dict=self.values)
         return InferType()(module.with_function("main", bind_params(module.main, params)))
 

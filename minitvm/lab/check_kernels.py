@@ -92,7 +92,7 @@ def _on(
 
 
 def maker_of(proof: KernelProof, compiler: KernelCompiler) -> str:
-    """Who wrote the loops that are wrong: a compute rule, a template or schedule, or who made code of them."""
+    """The maker of the loops that are wrong: a compute rule, a template or schedule, or who made code of them."""
     report = KernelReport(proof.symbol, proof.group, compiler)
     names = " and ".join(dict.fromkeys(_name(call) for call in calls(proof.group.body)))
     try:

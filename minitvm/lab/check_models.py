@@ -25,7 +25,7 @@ from minitvm.runtime.places import liveness, owners
 
 @dataclass(frozen=True)
 class Setting:
-    """How a model is compiled and run."""
+    """The way in which a model is compiled and run."""
 
     target: str = "llvm"
     level: int = 3

@@ -31,7 +31,7 @@ def check_pass(
     reduction: float = REDUCTION,
     **context: Any,
 ) -> Checked:
-    """Whether a pass keeps a module's results: traced to a rule, and made small, where it does not.
+    """Checks that a pass keeps a module's results: what differs is traced to a rule, and made small.
 
     A pass of the default pipeline by its name (``FoldConstant (run 2)``: the second time), or pass objects and rules,
     which run whatever their level.  ``context`` goes to :class:`PassContext`.
@@ -63,7 +63,8 @@ def check_kernel(
     reduction: float = REDUCTION,
     name: str = "kernel",
 ) -> Checked:
-    """Whether a function, compiled as one kernel, computes what its operators mean, on every number of ``threads``."""
+    """Checks that a function, compiled as one kernel, computes what its operators mean, on every number of
+    ``threads``."""
     module = as_module(model, constants=constants)
     checking = Checking(module, Setting(target), reduction)
     group = Function(module.main.params, module.main.body, {"primitive": 1, "name": name})
@@ -74,7 +75,7 @@ def check_kernel(
 
 
 def check_operator(name: str, *types: str | Type, reduction: float = REDUCTION, **attributes: Any) -> Checked:
-    """Whether an operator's loops compute what its reference does, for arguments of these types.
+    """Checks that an operator's loops compute what its reference does, for arguments of these types.
 
     Types as in a module's text, ``"Tensor[(2, 3), float32]"``, or objects.  Its reference is held against the type
     that ``infer`` found.

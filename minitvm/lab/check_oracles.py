@@ -53,7 +53,7 @@ class Oracle:
     """Whether it is asked ``plainly``, too: elements on which it differs from itself are decided by its rounding."""
 
     def runs(self, model: onnx.ModelProto, names: Sequence[str], known: Mapping[str, Any]) -> list[Run]:
-        """From inputs by position (``names``, beside the ``known`` ones) to results, or why there are none."""
+        """The runs from inputs by position (``names``, beside the ``known`` ones) to results, or why there are none."""
         return [self._run(model, names, known, plainly) for plainly in (False, True)[: 1 + self.has_ways]]
 
     def _run(self, model: onnx.ModelProto, names: Sequence[str], known: Mapping[str, Any], plainly: bool) -> Run:
@@ -109,8 +109,8 @@ _EVALUATOR = Oracle("ONNX's reference", _reference, DRAWS[:3])
 
 
 def oracle_of(against: str, model: Any) -> Oracle | None:
-    """Who says whether ``model`` is imported right; ``None`` for one that was not.  Raises :class:`ConfigError` where
-    ONNX Runtime is asked about what is no ONNX model, or is not installed."""
+    """The oracle that says whether ``model`` is imported right; ``None`` for one that was not.  Raises
+    :class:`ConfigError` where ONNX Runtime is asked about what is no ONNX model, or is not installed."""
     is_onnx = not isinstance(model, (Module, Function)) and not (isinstance(model, str) and "def @" in model)
     if against != "onnxruntime":
         return _EVALUATOR if is_onnx and against == "reference" else None
@@ -123,8 +123,8 @@ def oracle_of(against: str, model: Any) -> Oracle | None:
 
 
 def second_opinion(oracle: Oracle) -> Oracle | None:
-    """Who decides where ``oracle`` differs: ONNX's own reference, many operators of which are wrong in corners, is not
-    believed against ONNX Runtime."""
+    """The oracle that decides where ``oracle`` differs: ONNX's own reference, many operators of which are wrong in
+    corners, is not believed against ONNX Runtime."""
     return _RUNTIME if oracle is _EVALUATOR and _is_installed() else None
 
 

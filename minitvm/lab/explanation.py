@@ -57,7 +57,7 @@ class Section:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Shown):
-    """Of one thing, in ``sections``; of several, as a wildcard finds them, in ``parts``."""
+    """An explanation of one thing, in ``sections``; of several, as a wildcard finds them, in ``parts``."""
 
     title: str
     summary: str
@@ -83,7 +83,8 @@ class Explanation(Shown):
 def explain(
     what: BuildReport | Library, *, kernel: str | None = None, node: str | None = None, pass_name: str | None = None
 ) -> Explanation:
-    """Why a kernel, a node of the model or a pass's result is as it is; one of the three, ``*`` stands for anything.
+    """Explains why a kernel, a node of the model or a pass's result is as it is; one of the three, ``*`` stands for
+    anything.
 
     ``FoldConstant#2`` is a pass's second run.  :class:`ConfigError` where there is nothing of that name.
     """

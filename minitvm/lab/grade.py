@@ -25,7 +25,7 @@ LOADING = 30.0
 
 @dataclass(frozen=True)
 class Grade:
-    """How a chapter went, check by check."""
+    """The outcome of a chapter, check by check."""
 
     chapter: Chapter
     outcomes: tuple[Outcome, ...]

@@ -120,7 +120,7 @@ def _lazily(step: Step) -> Callable[[Function], Iterator[Function]]:
 
 
 def size(function: Function) -> int:
-    """How many calls there are, those inside of groups one by one."""
+    """The number of calls, those inside of groups one by one."""
     return sum(size(call.op) if isinstance(call.op, Function) else 1 for call in calls(function.body))
 
 

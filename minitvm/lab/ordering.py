@@ -54,7 +54,7 @@ class Trial:
 
     @property
     def row(self) -> tuple[Any, ...]:
-        """Under :data:`COLUMNS`; seconds are a run's median."""
+        """The values under :data:`COLUMNS`; seconds are a run's median."""
         if self.refused:
             return (self.way, "", "", "", "", "", "", f"refused: {self.refused}")
         time = (self.time.median, self.time.spread) if self.time else ("", "")

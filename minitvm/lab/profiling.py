@@ -148,7 +148,7 @@ class Profile(Shown):
 
     @property
     def form(self) -> dict[str, Any]:
-        """For JSON, times in seconds."""
+        """The profile for JSON, times in seconds."""
         figures = {
             name: getattr(self, name)
             for name in ("model", "first", "run", "clocked", "repeats", "stalled", "disturbed", "together")
@@ -236,7 +236,7 @@ def profile_module(
     warmup: int,
     on_progress: Progress | None = None,
 ) -> Profile:
-    """Of a module that is ready to run: each repetition is a run that warms, one as ever, and one with clocks."""
+    """Profiles a module that is ready to run: each repetition is a run that warms, one as ever, and one with clocks."""
     instance = module.instance
     backend = backend_for(instance.artifact.target, instance.num_threads)
     [first] = timed(lambda: module.run(feeds))

@@ -108,7 +108,7 @@ class Verdict:
 
     @property
     def why(self) -> str:
-        """In words, where it does not hold."""
+        """The reason in words, where it does not hold."""
         if self.counterexample is not None:
             return self.counterexample.wrong
         if self.missing:

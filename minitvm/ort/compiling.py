@@ -148,7 +148,8 @@ class Compiling:
 
     @property
     def symbolic(self) -> Decision | None:
-        """Whether one library serves all shapes, else why not; ``None`` as long as no run has asked for it."""
+        """The decision whether one library serves all shapes, else why not; ``None`` as long as no run has asked for
+        it."""
         found = self._symbolic.done()
         refused = next((one for one in found if isinstance(one, Decision)), None)
         if refused is not None or not found:
@@ -208,7 +209,7 @@ class Compiling:
     # --- running ---
 
     def run(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
-        """All results.
+        """Runs the model; all results.
 
         Raises :class:`InputError` for a missing or unknown input, a wrong dtype, rank or shape; the first run for a
         shape may raise what compiling raises.

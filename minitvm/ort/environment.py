@@ -26,7 +26,7 @@ def get_all_providers() -> list[str]:
 
 
 def get_available_providers() -> list[str]:
-    """Those that this machine can run: the CPU's, and CUDA's where there is a GPU."""
+    """The providers that this machine can run: the CPU's, and CUDA's where there is a GPU."""
     return [CUDA, CPU] if cuda().exist else [CPU]
 
 

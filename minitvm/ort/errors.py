@@ -45,15 +45,15 @@ class _Never(MiniTVMError):
 
 
 class ModelLoadCanceled(_Never):
-    """minitvm's sessions load while they are made."""
+    """Never raised: minitvm's sessions load while they are made."""
 
 
 class ModelLoaded(_Never):
-    """minitvm's sessions load once."""
+    """Never raised: minitvm's sessions load once."""
 
 
 class ModelRequiresCompilation(_Never):
-    """minitvm compiles."""
+    """Never raised: minitvm compiles."""
 
 
 class NoModel(_Never):

@@ -21,8 +21,8 @@ Make: TypeAlias = "Callable[[Shapes, Measured], Library | Decision]"
 
 
 class Growing:
-    """Of a model whose inputs ``grown`` are results as well with new places behind them, each with the result's
-    position and the axis of the places; ``make`` compiles it with memory in their place."""
+    """A model whose inputs ``grown`` are results as well with new places behind them, each with the result's position
+    and the axis of the places; ``make`` compiles it with memory in their place."""
 
     def __init__(self, grown: Mapping[str, tuple[int, int]], make: Make) -> None:
         self._grown, self._make = grown, make

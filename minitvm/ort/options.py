@@ -20,7 +20,7 @@ from minitvm.runtime.instance import Instance
 
 
 class GraphOptimizationLevel(enum.IntEnum):
-    """How much of a graph is rewritten; minitvm's ``opt_level`` is that of :data:`OPT_LEVEL`."""
+    """The levels of rewriting a graph; minitvm's ``opt_level`` is that of :data:`OPT_LEVEL`."""
 
     ORT_DISABLE_ALL = 0
     ORT_ENABLE_BASIC = 1
@@ -35,7 +35,7 @@ OPT_LEVEL = {level: min(int(level), 3) for level in GraphOptimizationLevel}
 
 
 class ExecutionMode(enum.IntEnum):
-    """Without effect: kernels run one after the other, each on all threads."""
+    """An option without effect: kernels run one after the other, each on all threads."""
 
     ORT_SEQUENTIAL = 0
     ORT_PARALLEL = 1
@@ -44,7 +44,7 @@ class ExecutionMode(enum.IntEnum):
 
 
 class ExecutionOrder(enum.IntEnum):
-    """Without effect: the order is the one that the memory plan was made for."""
+    """An option without effect: the order is the one that the memory plan was made for."""
 
     DEFAULT = 0
     PRIORITY_BASED = 1
@@ -189,7 +189,7 @@ class SessionOptions(_Options):
         self._by_name[name] = _size(name, size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
-        """As by name, of dimensions with that denotation (``DATA_BATCH``)."""
+        """Overrides dimensions with that denotation (``DATA_BATCH``), as by name."""
         self._by_denotation[denotation] = _size(denotation, size)
 
     def add_initializer(self, name: str, value: Any) -> None:
@@ -307,7 +307,7 @@ class Settings:
 
     @staticmethod
     def of(given: Any) -> Settings:
-        """Of an options object, whatever its class; its 0 threads are as many as there are cores."""
+        """The settings of an options object, whatever its class; its 0 threads are as many as there are cores."""
 
         def read(name: str) -> Any:
             return getattr(given, name, SessionOptions._FIELDS[name])

@@ -213,7 +213,7 @@ class InferenceSession:
         return list(dict.fromkeys([own, CPU]))
 
     def get_provider_options(self) -> dict[str, dict[str, str]]:
-        """By provider that is used, the options it was given, of which none has an effect."""
+        """The options that each provider that is used was given, of which none has an effect."""
         return {name: self._asked.get(name, {}) for name in self.get_providers()}
 
     @stage("opening the session")
@@ -227,10 +227,10 @@ class InferenceSession:
             self._engine = self._made(target)
 
     def enable_fallback(self) -> None:
-        """Without effect: a run that fails on a device says so."""
+        """Does nothing: a run that fails on a device says so."""
 
     def disable_fallback(self) -> None:
-        """Without effect: nothing runs elsewhere than was asked for."""
+        """Does nothing: nothing runs elsewhere than was asked for."""
 
     # --- what was compiled: minitvm's own ---
 
@@ -246,7 +246,8 @@ class InferenceSession:
 
     @property
     def symbolic(self) -> Decision | None:
-        """Whether one library serves all shapes, else why not; ``None`` as long as no run has asked for it."""
+        """The decision whether one library serves all shapes, else why not; ``None`` as long as no run has asked for
+        it."""
         return self._engine.symbolic
 
     @property

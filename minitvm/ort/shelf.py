@@ -60,7 +60,8 @@ class Shelf:
     # --- what goes into the model and what comes out ---
 
     def description(self, model: Model) -> ModelDescription | None:
-        """Of a model that was opened before, with the files that its weights are in as they were then."""
+        """The description of a model that was opened before, with the files that its weights are in as they were
+        then."""
         found = self._record("description")
         if found is None or not isinstance(model, (HeldModel, bytes)):
             return None
@@ -75,7 +76,7 @@ class Shelf:
         return _described(found)
 
     def keep_description(self, said: ModelDescription, model: Model) -> None:
-        """Of a model that was opened: what is compiled of it can be found from now on."""
+        """Keeps the description of a model that was opened: what is compiled of it can be found from now on."""
         if not self._key or any(value.held is not None for value in (*said.inputs, *said.outputs)):
             self._key = ""
             return
@@ -88,7 +89,7 @@ class Shelf:
         self._key = cache_key(self._key, json.dumps(found))
 
     def beside(self, form: str) -> Shelf:
-        """Of the same model in another form."""
+        """The shelf of the same model in another form."""
         found = Shelf(self._key and cache_key(self._key, form))
         found._files, found._named = self._files, self._named
         return found
@@ -105,7 +106,7 @@ class Shelf:
     # --- libraries ---
 
     def own(self, shapes: Shapes, values: Mapping[str, np.ndarray], make: Make) -> Library:
-        """For these shapes and values; made where it is not there.  Raises what ``make`` raises."""
+        """The library for these shapes and values; made where it is not there.  Raises what ``make`` raises."""
         what = ("own", _shapes_form(shapes), values_form(values) if self._key else None)
         kept = self._found(make, *what)
         if kept is not None:

@@ -49,8 +49,8 @@ class SymbolicLibraries:
         return bound_to(made.result(), shapes) if mine else self.bound(shapes)
 
     def others(self, shapes: Shapes, than: Bound | Library, found: DoesNotFit) -> Iterator[Bound | Library]:
-        """Those that may fit what a run with one of them has ``found`` of sizes that the data decide; what it goes on
-        to find is looked at when the next one is asked for, which may be made for it."""
+        """Yields the libraries that may fit what a run with one of them has ``found`` of sizes that the data decide;
+        what it goes on to find is looked at when the next one is asked for, which may be made for it."""
         tried = [opened(than)]
         while True:
             known = (job.result() for job in list(self._jobs))

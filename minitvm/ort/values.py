@@ -77,7 +77,7 @@ class OrtDevice:
 
     @staticmethod
     def make(ort_device_name: str, device_id: int = 0, vendor_id: int = -1) -> OrtDevice:
-        """By name, ``cpu`` or ``cuda``; a vendor's number changes nothing."""
+        """The device of a name, ``cpu`` or ``cuda``; a vendor's number changes nothing."""
         return OrtDevice(device_named(ort_device_name, device_id))
 
     def device_id(self) -> int:

@@ -31,7 +31,7 @@ Form = tuple[tuple[str, ...], tuple[int, ...]]
 
 
 class Varying:
-    """The same as :class:`Compiling`, of which it has one for each form that runs have asked for; as many as
+    """A model like :class:`Compiling`, of which it has one for each form that runs have asked for; as many as
     ``specialisations`` are kept."""
 
     worker = None
@@ -92,7 +92,7 @@ class Varying:
         return self._form_of(feeds).found(feeds)
 
     def prepare(self, shapes: Mapping[str, Sequence[int]], values: Mapping[str, Any] | None = None) -> None:
-        """As of :class:`Compiling`; shapes or values of defaults say that these will be fed."""
+        """Prepares as :class:`Compiling` does; shapes or values of defaults say that these will be fed."""
         given = {
             **{name: len(shape) for name, shape in shapes.items()},
             **{n: np.ndim(v) for n, v in (values or {}).items()},
@@ -124,7 +124,7 @@ class Varying:
 
     @property
     def symbolic(self) -> Decision | None:
-        """Of the form made last."""
+        """The decision of the form made last."""
         return next((form.symbolic for form in reversed(self._all())), None)
 
     @property

@@ -237,7 +237,7 @@ def _check(call: Call, result: Expr, carry: Carry) -> None:
 
 
 def storage_order(layout: Layout, extents: Mapping[str, Dim]) -> list[tuple[str, Dim]]:
-    """How elements lie in memory: axes from slow to fast, extents of 1 left out, neighbours of one axis joined.
+    """The order of elements in memory: axes from slow to fast, extents of 1 left out, neighbours of one axis joined.
     Two layouts of equal order hold the same bytes."""
     order: list[tuple[str, Dim]] = []
     for axis, extent in zip(layout.axes, layout.shape_of(extents), strict=True):
@@ -443,8 +443,8 @@ def depth_first(site: Site, machine: MachineModel) -> Placement | Declined:
 
 
 def elements_moved(call: Call, function: Function, machine: MachineModel) -> int:
-    """Those that change their layout for the only convolution of ``function``: its image, and no more than what is
-    returned, as pools and the like follow the layout; 0 where nothing is gained by leaving it as it is."""
+    """The elements that change their layout for the only convolution of ``function``: its image, and no more than what
+    is returned, as pools and the like follow the layout; 0 where nothing is gained by leaving it as it is."""
     if not isinstance(call.op, Conv2d) or str(call.op.layouts[0]) != "NCHW" or _dot_of(call, machine):
         return 0
     data, result = (as_tensor(closed(node.type, 1)) for node in (call.args[0], call))

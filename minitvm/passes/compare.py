@@ -40,7 +40,7 @@ TRIPS = 100
 
 @dataclass(frozen=True)
 class Draw:
-    """How random inputs are drawn: the ranges of floats and of integers, and what is mixed in.
+    """The way in which random inputs are drawn: the ranges of floats and of integers, and what is mixed in.
 
     ``rare``: floats that a quarter of the elements are.  ``extremes``: a quarter of the integers are the dtype's
     smallest and largest.  ``extent``: of dimensions that are known only when the module runs.
@@ -79,7 +79,8 @@ ONE_NAN = Draw("finite but for one", (-1.0, 1.5), rare=(np.nan, np.inf), share=0
 
 
 def closer(function: Function) -> list[Draw]:
-    """Of a function of few calls: where sums with its constants cancel, products underflow, one number is none.
+    """The draws for a function of few calls: where sums with its constants cancel, products underflow, one number is
+    none.
 
     None for a recurrence, whose state hands roundings on from step to step.
     """

@@ -94,7 +94,7 @@ class PassContext:
 
     @property
     def instruments(self) -> tuple[PassInstrument, ...]:
-        """Those given, then those that ``MINITVM_PRINT_IR`` and ``MINITVM_VERIFY`` ask for."""
+        """The instruments that were given, then those that ``MINITVM_PRINT_IR`` and ``MINITVM_VERIFY`` ask for."""
         asked = _instruments_for(environment.read("MINITVM_PRINT_IR"), environment.read_int("MINITVM_VERIFY"))
         return (*self.given_instruments, *asked)
 
@@ -107,7 +107,7 @@ class PassContext:
         return self._with(Placement("before", anchor, step))
 
     def after(self, anchor: str, step: Any) -> PassContext:
-        """The same as :meth:`before`; after the last run, where there are several."""
+        """Places a step as :meth:`before` does, behind the anchor's last run where there are several."""
         return self._with(Placement("after", anchor, step))
 
     def _with(self, placement: Placement) -> PassContext:

@@ -65,7 +65,8 @@ class Pass:
         return self.consume([Module(module) if isinstance(module, Function) else module])
 
     def consume(self, box: list[Module]) -> Module:
-        """As a call, but takes the module out of ``box``: its weights may be freed as soon as new ones replace them."""
+        """Runs the pass as a call does, but takes the module out of ``box``: its weights may be freed as soon as new
+        ones replace them."""
         context, info, around = PassContext.current(), self.info, f" around pass {self.info.name}"
         instruments = context.instruments
         asked = () if info.name in context.required_pass else instruments
@@ -78,7 +79,7 @@ class Pass:
 
     @property
     def maker(self) -> object:
-        """Whose code it is: what errors name."""
+        """The function or class whose code it is: what errors name."""
         return type(self)
 
     def _returned(self, result: Made, kind: type[Made]) -> Made:

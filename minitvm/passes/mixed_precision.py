@@ -47,7 +47,7 @@ class ToMixedPrecision(FunctionPass, rounds=True):
 
 
 def weighed(predict: Predict, machine: MachineModel) -> Weigh:
-    """By predicted cycles, where both are known."""
+    """Weighs by predicted cycles, where both are known."""
     return partial(_weighed, predict, machine)
 
 

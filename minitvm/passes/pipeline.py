@@ -91,7 +91,7 @@ class Sequential(Pass):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Those of all passes, in order; of one that is made of passes its own, then theirs."""
+        """The names of all passes, in order; of one that is made of passes its own, then theirs."""
         return tuple(place.step.info.name for place in self._places())
 
     def before(self, name: str, step: Any) -> Sequential:
@@ -115,7 +115,8 @@ class Sequential(Pass):
         return self._edited(place.path, lambda _: (step,))
 
     def placed(self, placements: Iterable[Placement], context: PassContext) -> Sequential:
-        """With what a context places; runs are counted as they are at its level.  The one said last stands nearest."""
+        """The sequence with what a context places; runs are counted as they are at its level.  The one said last stands
+        nearest."""
         made = self
         for p in placements:
             which = 0 if p.side == "before" else -1

@@ -25,7 +25,7 @@ NOT_CHANNELS = Declined("the scale does not lie along the channels")
 
 
 def layouts_of(expr: Expr) -> tuple[Layout, Layout, Layout] | None:
-    """Those of a layer whose weights can take a scale, where there are some; ``None`` for anything else."""
+    """The layouts of a layer whose weights can take a scale, where there are some; ``None`` for anything else."""
     found = expr.op.channel_layouts() if isinstance(expr, Call) and isinstance(expr.op, Op) else None
     return found if found is not None and isinstance(expr, Call) and 0 not in expr.args[1].tensor_type.shape else None
 

@@ -70,11 +70,12 @@ class Binder:
         self._planning = threading.Lock()
 
     def sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
-        """For inputs of these shapes, by name; :class:`DoesNotFit` where the artefact's types do not hold for them."""
+        """The sizes for inputs of these shapes, by name; :class:`DoesNotFit` where the artefact's types do not hold for
+        them."""
         return self.sizes_for(self._values(shapes))
 
     def sizes_for(self, values: Mapping[str, int]) -> Sizes:
-        """For values of its symbols; :class:`DoesNotFit` likewise."""
+        """The sizes for values of its symbols; :class:`DoesNotFit` likewise."""
         try:
             for fact in self._artifact.assumed:
                 if not fact.holds(values):
@@ -94,8 +95,8 @@ class Binder:
         return found
 
     def sizes_of(self, values: Mapping[str, int]) -> Sizes:
-        """For values of its symbols, of which nothing is taken for granted; ``ValueError`` where a dimension is no
-        number."""
+        """The sizes for values of its symbols, of which nothing is taken for granted; ``ValueError`` where a dimension
+        is no number."""
         types = self._types.at(values)
         nbytes = [t.nbytes if t.is_static else 0 for t in types] + [number(nbytes, values) for nbytes in self._asked]
         return Sizes(values, types, nbytes, {key: body.sizes_of(values) for key, body in self._inside.items()})
@@ -106,7 +107,7 @@ class Binder:
         return self._types.numbers
 
     def artifact(self, sizes: Sizes) -> Artifact:
-        """For these sizes."""
+        """The artefact for these sizes."""
         artifact, values = self._artifact, sizes.values
         graph = self._types.graph(sizes.types)
         metadata = {symbol: _metadata(facts, values) for symbol, facts in artifact.metadata.items()}

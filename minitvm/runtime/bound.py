@@ -167,7 +167,7 @@ class Room:
 
 
 class Rooms:
-    """Of a library for all shapes."""
+    """The memory and plans of a library for all shapes."""
 
     def __init__(self, library: Planned, binder: Binder, grows: bool = False) -> None:
         self.grows = grows
@@ -178,7 +178,7 @@ class Rooms:
         self._met: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
 
     def at(self, shapes: Shapes) -> Bound:
-        """For inputs of these shapes; :class:`DoesNotFit` where the library's types do not hold for them."""
+        """The library bound to inputs of these shapes; :class:`DoesNotFit` where its types do not hold for them."""
         return Bound(self, self._binder.sizes(shapes))
 
     def exactly(self, sizes: Sizes) -> Any:
@@ -186,7 +186,7 @@ class Rooms:
         return self.library.like(self._binder.artifact(sizes))
 
     def for_values(self, values: Mapping[str, int]) -> Bound:
-        """Likewise, for values of its symbols."""
+        """The library bound to values of its symbols; :class:`DoesNotFit` likewise."""
         key = tuple(values.values())
         with self._lock:
             found = self._met.pop(key, None)

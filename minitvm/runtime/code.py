@@ -41,7 +41,7 @@ class Code(Protocol):
         """
 
     def clocked(self, source: str, segment: Segment, slots: int, threads: int) -> Callable[[], None]:
-        """The same as :meth:`step` of a segment, by the source that the target's back end has for it
+        """The step of a segment, as :meth:`step` has it, by the source that the target's back end has for it
         (``Backend.clocked``)."""
         raise AssertionError("a back end with such a source has code that runs it")
 

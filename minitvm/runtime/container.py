@@ -22,7 +22,7 @@ _PADDING = 0xD935
 
 
 class Damaged(Exception):
-    """Why the bytes are not such an archive."""
+    """Says why the bytes are not such an archive."""
 
 
 def pack(members: Mapping[str, Member], out: BinaryIO) -> None:
@@ -41,7 +41,7 @@ def pack(members: Mapping[str, Member], out: BinaryIO) -> None:
 
 
 def pack_tar(members: Mapping[str, Member], out: BinaryIO) -> None:
-    """The same as :func:`pack`, for ``tar`` to read."""
+    """Packs as :func:`pack` does, for ``tar`` to read."""
     with tarfile.open(fileobj=out, mode="w", format=tarfile.GNU_FORMAT) as archive:
         for name, pieces in members.items():
             info = tarfile.TarInfo(name)
@@ -72,7 +72,7 @@ def is_tar(data: memoryview) -> bool:
 
 
 def unpack_tar(data: memoryview) -> dict[str, Data]:
-    """The same as :func:`unpack`, of what :func:`pack_tar` wrote."""
+    """Unpacks as :func:`unpack` does what :func:`pack_tar` wrote."""
     window: Any = _Window(data)
     try:
         with tarfile.TarFile(fileobj=window) as archive:

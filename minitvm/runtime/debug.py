@@ -100,7 +100,7 @@ class GraphModuleDebug(GraphModule):
     def run_quietly(
         self, feeds: Mapping[str, Any] | None = None, /, number: int = 1, **inputs: Any
     ) -> list[NodeRecord]:
-        """The same as :meth:`run`, without output."""
+        """Runs as :meth:`run` does, without output."""
         with self._alone():
             self._assign_all(joined(feeds, inputs))
             origin = time.perf_counter()

@@ -90,7 +90,7 @@ class Memory:
         return aligned(array)
 
     def share(self, array: np.ndarray) -> Any:
-        """The same as :meth:`hold`, of an array that nobody writes to any more: others may have the same value."""
+        """Holds, as :meth:`hold` does, an array that nobody writes to any more: others may have the same value."""
         return self.hold(array)
 
     def view(self, value: Any, offset: int, type_: Leaf) -> Any:
@@ -99,7 +99,7 @@ class Memory:
         return memory.view(type_.dtype).reshape(type_.static_shape)
 
     def address(self, value: Any) -> int:
-        """The place where kernels find it."""
+        """The address at which kernels find it."""
         return int(value.ctypes.data)
 
     def write(self, value: Any, source: Any) -> None:
@@ -107,7 +107,7 @@ class Memory:
         value[...] = source
 
     def read(self, value: Any) -> np.ndarray:
-        """As an array of the host, which may share its memory."""
+        """The value as an array of the host, which may share its memory."""
         return np.asarray(value)
 
     def copy(self, value: Any) -> Any:
@@ -126,7 +126,7 @@ HOST = Memory()
 
 
 def memory_of(where: Device) -> Memory:
-    """The place where a device keeps what its user keeps; :class:`TargetError` where there is no such device."""
+    """The memory in which a device keeps what its user keeps; :class:`TargetError` where there is no such device."""
     if where == HOST.device:
         return HOST
     if where.kind == "cpu":
@@ -136,7 +136,7 @@ def memory_of(where: Device) -> Memory:
 
 @door
 def memory_above(index: int) -> Memory:
-    """That of a GPU."""
+    """The memory of a GPU."""
     raise TargetError("this minitvm runs nothing on GPUs", hint="its room was taken out: install all of minitvm")
 
 
@@ -145,7 +145,7 @@ _KINDS = {1: "cpu", 2: "cuda", 3: "cpu", 13: "cuda"}
 
 
 def device_of(value: Any) -> Device:
-    """The place where an array of any library lies; :class:`InputError` for devices that are no GPU of NVIDIA's."""
+    """The device on which an array of any library lies; :class:`InputError` for devices that are no GPU of NVIDIA's."""
     if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack_device__"):
         return cuda() if hasattr(value, "__cuda_array_interface__") else HOST.device
     number, index = map(int, value.__dlpack_device__())

@@ -63,8 +63,8 @@ _COUNTS_ARE_EXACT = bool(getattr(sys, "_is_gil_enabled", lambda: True)()) and sy
 
 @dataclass(frozen=True)
 class How:
-    """How a run is to be: results of the positions in ``into`` are written to its arrays; ``watch`` is entered with the
-    instance while it runs, and may stop it."""
+    """The conditions of a run: results of the positions in ``into`` are written to its arrays; ``watch`` is entered
+    with the instance while it runs, and may stop it."""
 
     into: Mapping[int, np.ndarray] = field(default_factory=dict)
     watch: Callable[[Instance], AbstractContextManager[Any]] | None = None

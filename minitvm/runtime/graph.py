@@ -133,7 +133,7 @@ class Graph:
 
     @property
     def makers(self) -> list[Node]:
-        """By entry, the node that it is a result of."""
+        """The node that each entry is a result of, by entry."""
         return [node for node in self.nodes for _ in node.types]
 
     @property

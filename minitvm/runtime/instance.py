@@ -169,7 +169,7 @@ class Instance:
         self._slots[entry] = address
 
     def address(self, entry: int) -> int:
-        """The place where kernels read or write an entry now."""
+        """The address at which kernels read or write an entry now."""
         return self._slots[entry] or 0
 
     def assign(self, name: str, value: Any) -> None:
@@ -211,7 +211,7 @@ class Instance:
         return self.make_steps()
 
     def make_steps(self) -> list[Callable[[], None]]:
-        """:attr:`steps`, anew."""
+        """Makes :attr:`steps` anew."""
         return [self.host_step(s) if isinstance(s, int) else self.segment_step(s) for s in steps_of(self.graph)]
 
     def segment_step(self, segment: Segment) -> Callable[[], None]:
@@ -240,7 +240,8 @@ class Instance:
         return found
 
     def hold_inside(self, one: Inside) -> None:
-        """To be told whatever this instance is told, and was: steps may be made while another thread ends the run."""
+        """Registers what is to be told whatever this instance is told, and was: steps may be made while another thread
+        ends the run."""
         self.inside.append(one)
         if self.stopped:
             one.tell(True)
@@ -294,14 +295,15 @@ class Instance:
         self.finish()
 
     def tell(self, stop: bool) -> None:
-        """Whether to end the run that is under way in another thread before its next kernel, and those that follow."""
+        """Says whether to end the run that is under way in another thread before its next kernel, and those that
+        follow."""
         self.stopped = stop
         self._slots[-1] = int(stop)
         for one in self.inside:
             one.tell(stop)
 
     def finish(self) -> None:
-        """After all steps: the results count, unless a check found an index out of range."""
+        """Ends a run, after all steps: the results count, unless a check found an index out of range."""
         for entry, node in self.checks:
             found = self.value(entry)
             code = found.item() if found.size == 1 else found.max(initial=0)

@@ -119,7 +119,7 @@ class LibraryCache(KernelCache):
         return True
 
     def trim(self) -> None:
-        """As of :class:`KernelCache`; and what processes left behind that were killed as they wrote an entry goes."""
+        """Trims as :class:`KernelCache` does; what killed processes left behind as they wrote an entry goes, too."""
         super().trim()
         assert self.folder is not None
         for path in self.folder.glob(self.places.format("*").replace(".lib", ".part")):
@@ -130,7 +130,7 @@ class LibraryCache(KernelCache):
     # --- which entry has an array ---
 
     def lend(self, value: np.ndarray, key: str, name: str) -> None:
-        """From now on, entries borrow it from this one."""
+        """Lets entries borrow it from this one from now on."""
         identity = id(value)
         if value.nbytes >= WORTH_SHARING:
             lender = (str(self.folder), key, name)

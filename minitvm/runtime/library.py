@@ -223,12 +223,13 @@ class Library(Shown):
         return any(map(is_stage, self.artifact.hosts.values()))
 
     def at_values(self, values: Mapping[str, int]) -> Bound:
-        """Of what is behind sizes that the data decide, for values of its symbols; :class:`runtime.bind.DoesNotFit`."""
+        """The library of what is behind sizes that the data decide, for values of its symbols;
+        :class:`runtime.bind.DoesNotFit`."""
         return self._stage_rooms.for_values(values)
 
     def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Bound | Library:
-        """The same as :meth:`bound`, for a run: memory is shared with runs at other sizes, which a library of fixed
-        ones has not."""
+        """The library bound as by :meth:`bound`, for a run: memory is shared with runs at other sizes, which a library
+        of fixed ones has not."""
         artifact = self.artifact
         is_fixed = not artifact.is_open and all(type_.is_static for type_ in artifact.inputs.values())
         return self if is_fixed else self._rooms.at(shapes)

@@ -115,7 +115,7 @@ def require_addressable(graph: Graph) -> None:
 
 
 def unplanned(graph: Graph) -> Plan:
-    """Of a graph whose values have sizes that a run gives them."""
+    """The plan of a graph whose values have sizes that a run gives them."""
     return Plan((-1,) * graph.entries, tuple(range(graph.entries)), {}, 0, 0, 0)
 
 
@@ -152,7 +152,7 @@ class Planner:
         self._packed: Packed | None = None
 
     def plan(self, graph: Graph, workspaces: Mapping[int, int]) -> Plan:
-        """For the graph with other sizes of its values (none may be open), and bytes of workspaces by node."""
+        """Plans the graph with other sizes of its values (none may be open), and bytes of workspaces by node."""
         types = graph.entry_types
         sizes = {t: round_up(max(1, t.nbytes)) for t in {types[entry] for entry in self._entries}}
         nbytes = [sizes[types[entry]] for entry in self._entries]

@@ -353,7 +353,7 @@ class NativeArtifact(Code):
         return kept
 
     def address(self, what: Segment | int) -> int:
-        """The place where the code of a segment, or of one kernel node, is."""
+        """The address of the code of a segment, or of one kernel node."""
         return self._code.address(_symbol(what))
 
     @staticmethod

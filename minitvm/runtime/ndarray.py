@@ -38,7 +38,7 @@ class Parameter(np.ndarray):
     asnumpy = numpy
 
     def copyto(self, target: NDArray | Device) -> NDArray:
-        """The same as :meth:`NDArray.copyto`."""
+        """Copies as :meth:`NDArray.copyto` does."""
         return NDArray(np.asarray(self)).copyto(target)
 
 

@@ -11,7 +11,7 @@ from minitvm.runtime.graph import Alias, Graph, Join, once
 
 
 class Place(NamedTuple):
-    """In an entry's memory, from byte ``start`` on."""
+    """A stretch in an entry's memory, from byte ``start`` on."""
 
     entry: int
     start: int
@@ -19,7 +19,7 @@ class Place(NamedTuple):
 
 @once
 def places(graph: Graph) -> list[Place]:
-    """By entry.  What is not static owns its memory."""
+    """The place of each entry.  What is not static owns its memory."""
     types, parts = graph.entry_types, dict[int, Place]()
 
     def place(entry: int) -> Place:
@@ -52,7 +52,7 @@ def owners(graph: Graph) -> list[int]:
 
 @once
 def readers(graph: Graph) -> dict[int, list[Place]]:
-    """By owner, the entries in its memory, each with where it begins there."""
+    """The entries in each owner's memory, each with where it begins there."""
     found: dict[int, list[Place]] = {}
     for entry, (owner, start) in enumerate(places(graph)):
         found.setdefault(owner, []).append(Place(entry, start))

@@ -84,7 +84,7 @@ class PoisonedInstance(Instance):
         return [lambda: fill(self.arena, NOT_A_NUMBER), *super().make_steps()]
 
     def host_work(self, index: int) -> Callable[[], None]:
-        """In Python, so that the kernels of bodies are checked; then natively where that goes, with the same bits.
+        """Runs in Python, so that the kernels of bodies are checked; then natively where that goes, with the same bits.
         Of a stage the kernels are checked as it is."""
         if is_stage(self.artifact.hosts[self.graph.nodes[index].name]):
             return super().host_work(index)

@@ -45,11 +45,12 @@ class Cost:
         return self.cycles / rates.clock / rates.threads
 
     def seconds(self, rates: Rates) -> float:
-        """As predicted: operations beside memory's work, after a launch."""
+        """The predicted seconds: operations beside memory's work, after a launch."""
         return max(self.computing(rates), sum(self.moving(rates).values())) + rates.launch
 
     def floor(self, rates: Rates) -> float:
-        """With all operations at the machine's peak, or in the cycles of a template that needs fewer; and no launch."""
+        """The seconds with all operations at the machine's peak, or in the cycles of a template that needs fewer; and
+        no launch."""
         return max(min(self.flops / rates.flops, self.computing(rates)), sum(self.moving(rates).values()))
 
     def bound(self, rates: Rates) -> str:
@@ -93,12 +94,12 @@ class Roofline:
         return Row((), "", bound=max(by_bound, key=lambda b: by_bound[b], default=LAUNCH), **sums)
 
     def share(self, row: Row) -> float:
-        """Of the machine's peak."""
+        """The share of the machine's peak."""
         return row.flops / row.measured / self.rates.flops if row.measured > 0 else 0.0
 
     @property
     def form(self) -> dict[str, Any]:
-        """For JSON."""
+        """The roofline for JSON."""
         levels = [{"name": v.name, "bytes": v.nbytes, "bytes_per_second": v.rate} for v in self.rates.levels[:-1]]
         memory = {"name": self.rates.levels[-1].name, "bytes_per_second": self.rates.levels[-1].rate}
         machine = {**asdict(self.rates), "levels": [*levels, memory]}

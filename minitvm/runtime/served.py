@@ -12,7 +12,7 @@ from minitvm.runtime.graph import Artifact
 
 
 def shapes_of(artifact: Artifact) -> dict[str, Shape]:
-    """Of its inputs."""
+    """The shapes of its inputs."""
     return {name: type_.shape for name, type_ in artifact.inputs.items()}
 
 

@@ -66,8 +66,8 @@ class Specialised:
 
 
 class Specialisations:
-    """As many as are to be kept.  Each is made by the first thread that asks for it, for which those wait who need the
-    same one, and nobody else."""
+    """The libraries for single shapes, as many as are to be kept.  Each is made by the first thread that asks for it,
+    for which those wait who need the same one, and nobody else."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -97,7 +97,7 @@ class Specialisations:
             self._kept.pop(key, None)
 
     def put(self, key: Key, found: Specialised) -> None:
-        """In the place of what was kept."""
+        """Puts a library in the place of what was kept."""
         with self._lock:
             self._kept[key] = found
             self._kept.move_to_end(key)

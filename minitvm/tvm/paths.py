@@ -54,7 +54,7 @@ def home_of(path: str) -> str | None:
 
 
 class TVMPaths:
-    """Finds modules by TVM's paths, with and without ``tvm.`` behind ``minitvm.``
+    """Finds modules by TVM's paths, with and without ``tvm.`` behind ``minitvm.``.
 
     It and the loaders are what ``importlib.abc`` describes, which takes long to import.
     """
@@ -108,7 +108,7 @@ class _SameModule:
 
 
 def install() -> None:
-    """Before other finders: they would load a file of ``minitvm/tvm`` a second time."""
+    """Installs the finder before others: they would load a file of ``minitvm/tvm`` a second time."""
     if not any(isinstance(finder, TVMPaths) for finder in sys.meta_path):
         finder: Any = TVMPaths()
         sys.meta_path.insert(0, finder)

@@ -23,7 +23,7 @@ _EXPORT = re.compile(r"^export ((?:async )?(?:function|const|class) (\w+))", re.
 
 
 def page_of(document: dict[str, Any]) -> str:
-    """The file.  Data is compressed, each kernel's code by itself, and unpacked when it is asked for."""
+    """The page as one file.  Data is compressed, each kernel's code by itself, and unpacked when it is asked for."""
     chunks = {f"code-{number}": code for number, code in enumerate(document["code"].values())}
     main = {**document, "code": list(document["code"])}
     data = "\n".join(_chunk(name, content) for name, content in {"main": main, **chunks}.items())

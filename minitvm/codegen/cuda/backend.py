@@ -96,7 +96,7 @@ class CudaBackend(Backend):
         return image.pack(image.records(source), compile_cubin(source, self.made_for.name).image)
 
     def judged(self, template: Template, choice: Choice, source: str) -> tuple[float, str]:
-        """By NVRTC's log: the blocks that an SM really holds; spills are refused."""
+        """A choice's cycles by NVRTC's log: the blocks that an SM really holds; spills are refused."""
         assert isinstance(self.machine, GpuModel)
         found = needs(source, compile_cubin(source, self.made_for.name).log, self.machine)
         why_not = next((launch.why_not for launch in found if launch.why_not), "")

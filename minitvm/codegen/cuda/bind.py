@@ -267,7 +267,7 @@ class Launch:
 
 
 def launch_of(kernel: Kernel) -> Launch:
-    """How many blocks and threads a bound kernel needs: the most that any of its loops has."""
+    """The blocks and threads that a bound kernel needs: the most that any of its loops has."""
 
     x, y, z = (_most(kernel.body, kind) for kind in _GRID)
     return Launch((x, y, z), _block(kernel.body), dynamic_shared(kernel)[1])

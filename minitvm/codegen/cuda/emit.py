@@ -210,7 +210,7 @@ class Body:
         self.copy(CopyAsync(store.buffer, tuple(index), value), widening.lanes, depth)
 
     def copy(self, stmt: CopyAsync, lanes: int, depth: int) -> None:
-        """Of so many neighbours from one on, or as many zeros."""
+        """Writes a copy of so many neighbours from one element on, or of as many zeros."""
         found, nbytes = stmt.source(), lanes * np.dtype(stmt.buffer.dtype).itemsize
         if found is None or nbytes < 4:  # nothing but zeros is left of it; or less than what is copied so
             self.store(stmt, depth)

@@ -85,7 +85,7 @@ class Names:
         self._count = 0
 
     def met(self, found: Range) -> None:
-        """An index."""
+        """Names an index when it is first met."""
         self.fits = self.fits and (found.is_empty or found.within(1 - 2**31, 2**31 - 1))
 
     def of(self, thing: Buffer | LoopVar) -> str:
@@ -200,7 +200,7 @@ class Writer:
         return name
 
     def call(self, name: str, *args: str, kind: str = "") -> Piece:
-        """A helper's."""
+        """Returns the call of a helper function."""
         return f"{self.helper(name)}{kind}({', '.join(args)})", ATOM
 
     # --- nodes ------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ def _is_simple(node: LoopExpr) -> bool:
 
 
 def flat(expr: LoopExpr, ranges: Ranges) -> LoopExpr:
-    """In machine operations, loads with the element's offset in memory as their only index."""
+    """Spells an expression in machine operations; a load's only index is the element's offset in memory."""
 
     def visit(node: LoopExpr) -> LoopExpr:
         if not isinstance(node, Load):

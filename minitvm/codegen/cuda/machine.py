@@ -93,7 +93,7 @@ class GpuModel(MachineModel):
 
     @property
     def bytes_per_cycle(self) -> float:
-        """Of memory."""
+        """The bytes of memory that move in a cycle."""
         return self.memory_bytes / self.clock
 
     def rates(self, threads: int) -> Rates:

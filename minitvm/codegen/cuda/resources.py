@@ -36,7 +36,7 @@ class Needs:
 
 
 def needs(source: str, log: str, machine: GpuModel) -> list[Needs]:
-    """Of all launches of a group's source, from NVRTC's log of it."""
+    """The needs of all launches of a group's source, from NVRTC's log of it."""
     _, *parts = _ENTRY.split(log)
     logs = dict(zip(parts[::3], parts[2::3], strict=True))
     return [_needs(launch, logs[launch.function], machine) for launch in records(source)]
@@ -70,7 +70,7 @@ _WRITTEN_OUT = 32
 
 
 def registers(kernel: Kernel) -> int:
-    """Of a thread, as predicted from the loops of a launch: what it keeps in ``local`` buffers, and addresses."""
+    """The registers of a thread, predicted from a launch's loops: what it keeps in ``local`` buffers, and addresses."""
     kept = _kept(kernel.body)
     return kept + (_MANY if _multiplies(kernel, kept) else _FEW)
 

@@ -162,7 +162,7 @@ __device__ __forceinline__ unsigned short float_to_half(float value) {
 
 
 def suffix(dtype: str) -> str:
-    """Of a function's name and of a literal."""
+    """The suffix of a function's name, and of a literal, for a dtype."""
     return "" if dtype == "float64" else "f"
 
 

@@ -58,7 +58,7 @@ class Step:
 
 @dataclass
 class Widening:
-    """Of one statement over ``lanes`` lanes; ``is_own``: whether a buffer is registers already."""
+    """Widens one statement over ``lanes`` lanes; ``is_own`` tells whether a buffer is registers already."""
 
     var: LoopVar
     lanes: int

@@ -303,7 +303,7 @@ def cast(w: Writer, value: Val, dtype: str) -> Val:
 
 
 def rounded(w: Writer, value: Val, dtype: str) -> Val:
-    """float32 to the nearest integer, which fits."""
+    """Rounds float32 to the nearest integer, which fits."""
     whole, of = type_text("int32", value.lanes), type_text("float32", value.lanes)
     symbol = f"@llvm.lrint.{mangled('int32', value.lanes)}.{mangled('float32', value.lanes)}"
     w.declare(symbol, f"declare {whole} {symbol}({of})")

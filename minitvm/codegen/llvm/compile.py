@@ -349,8 +349,8 @@ def _parse(said: str) -> Caches:
 
 @cache
 def of_host(system: Path = _SYSTEM) -> Caches:
-    """As Linux describes the first core, a core's share of what several have in common (the third level is shared as it
-    is); elsewhere the usual ones."""
+    """The caches as Linux describes the first core: a core's share of what several have in common (the third level as a
+    whole); elsewhere the usual ones."""
     try:
         core = _threads(system / "topology" / "thread_siblings")
         described = [_described(index) for index in system.glob("cache/index*")]

@@ -71,7 +71,7 @@ def emit(kernel: Kernel, machine: MachineModel) -> str:
 
 
 def spelled_for(kernel: Kernel, machine: MachineModel) -> Kernel:
-    """In the machine's operations."""
+    """The kernel in the machine's operations."""
     plain = without_quotients(kernel) if kernel.sizes else kernel
     return spell_scalars(plain, "fma" in machine.features)
 

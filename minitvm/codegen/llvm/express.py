@@ -50,7 +50,7 @@ def _level(c: Context, node: LoopExpr) -> int:
 
 
 def register(c: Context, expr: LoopExpr) -> Val:
-    """The same as :func:`evaluate`, in a register."""
+    """Evaluates an expression as :func:`evaluate` does, into a register."""
     return memory.in_register(c, evaluate(c, expr))
 
 

@@ -205,7 +205,7 @@ def load(c: Context, buffer: Buffer, place: Index | Lanes, mask: Val | None) -> 
 
 
 def same(c: Context, a: tuple[Buffer, Index | Lanes], b: tuple[Buffer, Index | Lanes]) -> Val:
-    """Whether two elements lie at one address."""
+    """Tells whether two elements lie at one address."""
     first, second = (pointer(c, buffer, place) for buffer, place in (a, b) if isinstance(place, Affine))
     return Val(c.w.pure(f"icmp eq ptr {first}, {second}"), "bool")
 

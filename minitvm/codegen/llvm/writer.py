@@ -151,7 +151,7 @@ class Writer:
         return (self.lines, self._scopes[-1]) if level == len(self._loops) else self._loops[level]
 
     def level(self, register: str) -> int:
-        """How many loops a register needs around it; 0 for a literal."""
+        """The number of loops that a register needs around it; 0 for a literal."""
         return self._levels.get(register, 0)
 
     def do(self, text: str) -> None:

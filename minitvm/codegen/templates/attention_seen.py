@@ -21,7 +21,8 @@ _LOW = -1e30
 
 @dataclass(frozen=True)
 class Seen:
-    """By ``queries`` of head ``h`` of image ``p``; ``query(number)``: which one that is."""
+    """The places that ``queries`` queries of head ``h`` of image ``p`` see; ``query(number)`` says which one that
+    is."""
 
     problem: Problem
     lanes: int
@@ -52,12 +53,12 @@ class Seen:
 
     @cached_property
     def edges(self) -> Buffer:
-        """By lane: the first place that is looked at, and the one behind the last."""
+        """The first place that is looked at, and the one behind the last, lane by lane."""
         return Buffer("edges", (2, self.lanes), "int64", "local")
 
     @cached_property
     def some(self) -> Buffer:
-        """Whether some query looks at a place."""
+        """Tells whether some query looks at a place."""
         return Buffer("some", (self.lanes,), "bool", "local")
 
     @cached_property

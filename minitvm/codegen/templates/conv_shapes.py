@@ -98,7 +98,8 @@ class ConvShapes:
 
 
 def conv_shapes(problem: Problem, trimmed: bool = True) -> list[ConvShapes]:
-    """Of a convolution, one; those that make up a transposed one, which all read the same padded image.
+    """The convolution's shapes: one for a convolution, for a transposed one those that make it up, over one padded
+    image.
 
     ``trimmed``: a convolution without taps that only read padding.
     """
@@ -158,7 +159,7 @@ _COPY = 2  # cycles that put an element of a window into its column
 
 
 def conv_product(problem: Problem, dtype: str, machine: MachineModel) -> ConvProduct | None:
-    """Of a convolution; ``None`` where it is no product."""
+    """The convolution as a product; ``None`` where it is none."""
     ((trimmed,), (whole,)) = (conv_shapes(problem, trimmed) for trimmed in (True, False))
     one = trimmed.positions == 1
     pixels = ConvProduct(trimmed, dtype, machine, one) if one or 1 in (trimmed.batch, trimmed.groups) else None

@@ -81,7 +81,7 @@ class ConvStrips:
 
     @cached_property
     def rows(self) -> int:
-        """Of a strip, those with the least work; 0 where there are none."""
+        """The rows of a strip, those with the least work; 0 where there are none."""
         wanted = ITEMS_PER_THREAD * self.machine.threads if self.machine.threads > 1 else 1
         sizes = {-(-self.outputs // count) for count in range(1, self.outputs + 1)}
         near = [rows for rows in sizes if self._stays(rows)]
@@ -113,11 +113,11 @@ class ConvStrips:
 
     @property
     def phases(self) -> int:
-        """Of the results, across."""
+        """The phases of the results, across."""
         return sum(part.axes[-1].phases for part in self.down[0][1])
 
     def vectors(self, rows: int) -> int:
-        """Of a strip's positions."""
+        """The vectors of a strip's positions."""
         return -(-((rows - 1) * self.across.pitch + max(p.windows[-1].outputs for p in self.parts)) // self.lanes)
 
     def _strip_bytes(self, rows: int) -> int:

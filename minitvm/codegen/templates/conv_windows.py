@@ -90,7 +90,7 @@ class ConvWindows:
 
     @cached_property
     def rows(self) -> int:
-        """Of a work item, those with the least work; 0 where there are none."""
+        """The rows of a work item, those with the least work; 0 where there are none."""
 
         def work(rows: int) -> float:
             found = sum(run.count * (self._least(run.size) + self._beside(run.size)) for run in self._strips(rows))

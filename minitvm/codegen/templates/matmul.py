@@ -210,7 +210,7 @@ def along_lanes(product: Product) -> Product:
 
 
 def product_loops(product: Product, choice: Choice, machine: MachineModel) -> Stmt:
-    """Of any product with its columns along the lanes."""
+    """The loops of any product with its columns along the lanes."""
     if choice.scheme == DOTS:
         return Dots.of(product, choice.tile, machine).by_tiles()
     if choice.scheme == PACKED:

@@ -144,7 +144,7 @@ class Product:
 
     @property
     def typical(self) -> Product:
-        """With numbers for sizes that only a run knows."""
+        """The product with numbers for sizes that only a run knows."""
 
         def sized(matrix: Matrix) -> Matrix:
             batch, rows, columns = (

@@ -64,7 +64,7 @@ class Recurrent(Template):
 
     @abstractmethod
     def step(self, walk: Walk, t: LoopExpr) -> Stmt:
-        """From the states before step ``t`` to those after it."""
+        """Computes the states after step ``t`` from those before it."""
 
     @cached_property
     def xw(self) -> Buffer:
@@ -93,7 +93,7 @@ class Recurrent(Template):
         return max((run.size for run in self.walks), default=1)
 
     def weight(self, gates: Gates) -> Matrix:
-        """Of some gates: (hidden, gates * hidden)."""
+        """The weight of some gates: (hidden, gates * hidden)."""
         return self.part(Matrix.of(self.problem.inputs[1], True), gates)
 
     def part(self, matrix: Matrix, gates: Gates) -> Matrix:

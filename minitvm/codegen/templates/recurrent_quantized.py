@@ -58,7 +58,7 @@ class QuantizedWalk(Walk):
 
     @cached_property
     def edges(self) -> Buffer:
-        """Of each lane, the least and the greatest."""
+        """The least and the greatest state of each lane."""
         return Buffer("edges", (2, self.layer.lanes), "float32", "shared")
 
     @cached_property
@@ -159,7 +159,7 @@ class QuantizedLstm(Lstm):
 
     @property
     def columns(self) -> int:
-        """Of the weight: those of the gates, and one of ones where levels are added up."""
+        """The columns of the weight: those of the gates, and one of ones where levels are added up."""
         return 4 * self.hidden + self.has_zeros
 
     @cached_property

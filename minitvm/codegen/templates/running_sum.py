@@ -27,7 +27,8 @@ _STACK_BYTES = 16 * 1024  # larger sums live in the workspace
 
 @TEMPLATES.register("llvm", "cumsum", "cumprod")
 class RunningSum(Template):
-    """Or product.  Any dtype, shape and axis: what lies behind the axis in lanes, what lies before it in parallel."""
+    """A running sum or product.  Any dtype, shape and axis: what lies behind the axis in lanes, what lies before it in
+    parallel."""
 
     op: Running
     symbolic = True
@@ -36,7 +37,7 @@ class RunningSum(Template):
         return None
 
     def choices(self) -> Sequence[Choice]:
-        """How many sums are written out side by side."""
+        """The numbers of sums that may be written out side by side."""
         steps = math.prod(d for d in self.problem.output.shape if isinstance(d, int)) / self.lanes
         return [Choice("columns in lanes", Tile(1, v), steps * (1 + 1 / v)) for v in range(1, _VECTORS + 1)]
 

@@ -149,8 +149,8 @@ def cycles(rows: int, blocks: int, each: int = 1, spread: int = 0) -> float:
 
 
 def tiles(rows: int, blocks: int, machine: MachineModel, product: str = "fma") -> list[Tile]:
-    """Those whose sums and operands the registers hold; a product of pairs is one of its own before it is added, and
-    of NEON, whose multiply-adds take nothing from memory, LLVM loads three broadcasts ahead."""
+    """The tiles whose accumulators and operands the registers hold.  A product of pairs is one of its own before it is
+    added; of NEON, whose multiply-adds take nothing from memory, LLVM loads three broadcasts ahead."""
     free = machine.vector_registers - (4 if "neon" in machine.features else 2 if product == "dot2" else 1)
     return [
         Tile(r, b)
@@ -176,7 +176,7 @@ def open_cycles(tiled: int, alone: int, blocks: int, tile: Tile) -> float:
 
 @cache
 def least_cycles(rows: int, blocks: int, machine: MachineModel, each: int = 1) -> float:
-    """Those of the best tile."""
+    """The cycles of the best tile."""
     return min(step_cycles(rows, blocks, tile, each) for tile in tiles(rows, blocks, machine))
 
 
@@ -346,7 +346,7 @@ class Ahead:
     line: Callable[[LoopExpr], Load]
 
     def by(self, row: LoopExpr | int, size: int, most: int, turns: int = 1) -> Callable[[LoopExpr], Sequence[Stmt]]:
-        """By turn of its reduction: the part of the tile that begins with ``row``; nothing where it is more than
+        """What to fetch by turn of a reduction: the part for the tile that begins with ``row``; nothing of more than
         ``most`` lines."""
         first, part = as_index(row) * self.lines // self.rows, -(-size * self.lines // self.rows)
         each = -(-part // turns) if turns else most + 1

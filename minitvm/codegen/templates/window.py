@@ -45,7 +45,7 @@ class Axis:
         return 0 <= position * self.stride + tap * self.dilation - self.before < self.extent
 
     def columns_inside(self, start: Start, size: int, tap: int) -> range:
-        """Those of ``size`` outputs from ``start`` on whose ``tap`` is inside the image: always neighbours."""
+        """The outputs, of ``size`` from ``start`` on, whose ``tap`` is inside the image: always neighbours."""
         if not isinstance(start, int):
             return range(size)
         found = [t for t in range(size) if self.reads(start + t, tap)]
@@ -190,7 +190,7 @@ class PhasedAxis(Axis):
     """The most outputs of these axes."""
 
     def trimmed(self) -> tuple[PhasedAxis, int]:
-        """Without the taps in front and behind that read padding in every window (at least one is kept), and the
+        """The axis without taps in front and behind that read padding in every window (at least one is kept), and the
         first that is left."""
         read = [t for t in range(self.taps) if self._reads(t)] or [0]
         first, taps = read[0], read[-1] - read[0] + 1
@@ -243,8 +243,8 @@ class PhasedAxis(Axis):
 
     @property
     def pitch(self) -> int:
-        """From the first element of a row to the next row's: zeros at the end of every plane are those that the next
-        row begins with."""
+        """The distance from a row's first element to the next row's: zeros at the end of every plane are those that the
+        next row begins with."""
         leading = -(((self.planes - 1) * self._step - self.before) // self.stride)
         trailing = self.length + (-self.extent - self.before) // self.stride
         return max(self.outputs, self.widest, self.length - max(0, min(leading, trailing)))

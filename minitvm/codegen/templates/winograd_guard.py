@@ -68,7 +68,7 @@ class Guard:
 
     @property
     def blocks(self) -> int:
-        """Of input channels."""
+        """The blocks of input channels."""
         return self.weight.shape[3]
 
     @property
@@ -81,7 +81,7 @@ class Guard:
         return Buffer("energy", (self.blocks, count, self.inner), self.dtype, scope)
 
     def marks(self, count: int) -> Buffer:
-        """Which of so many tiles are out of scale."""
+        """The marks of so many tiles: which of them are out of scale."""
         return Buffer("apart", (count,), "bool", "shared")
 
     def mark(self, marks: Buffer, energy: Buffer, first: LoopExpr, tile: LoopExpr) -> Stmt:

@@ -73,7 +73,7 @@ formulas(
 
 @onnx_op("Shrink", since=9)
 def shrink(node: OnnxNode) -> Expr:
-    """In float64 for integers, whose limits and bias need not be whole."""
+    """Shrinks in float64 for integers, whose limits and bias need not be whole."""
     x, bias, limit = compared(node[0]), node.attr("bias"), node.attr("lambd")
     above = emit("where", emit("greater", x, limit), x - bias, 0)
     return cast(emit("where", emit("less", x, -limit), x + bias, above), node[0].dtype)
@@ -96,7 +96,7 @@ def prelu(node: OnnxNode) -> Expr:
 
 
 def flattened(node: OnnxNode, x: Expr, of: OverAxis) -> Expr:
-    """Before opset 13: over all dimensions from ``axis`` (by default 1) on, together; there may be none."""
+    """All dimensions from ``axis`` (by default 1) on as one, as before opset 13; there may be none."""
     axis = node.attr("axis", 1)
     axis = axis if axis == rank(x) else normalize_axis(node, axis, rank(x))
     if axis < rank(x) and all(d == 1 for d in dims(x)[axis + 1 :]):

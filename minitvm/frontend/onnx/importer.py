@@ -113,7 +113,7 @@ def from_onnx(
 
 @stage("opening the model")
 def describe_importable(model: ModelSource) -> ModelDescription:
-    """The same as :func:`describe_onnx`; raises, too, what :func:`from_onnx` raises of all but shapes and values:
+    """Describes as :func:`describe_onnx` does, and raises what :func:`from_onnx` raises of all but shapes and values:
     operators and their sets, types, attributes, names of values, weights and the files that they are in."""
     loaded = load_model(model)
     importer = _checked(loaded)

@@ -36,7 +36,7 @@ class LocalFunction:
 
     @property
     def name(self) -> str:
-        """As messages have it."""
+        """The function's name as messages have it."""
         return ":".join(filter(None, (f"{self.proto.domain}.{self.proto.name}", self.proto.overload)))
 
     @cached_property

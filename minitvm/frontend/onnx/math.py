@@ -133,7 +133,7 @@ def is_inf(node: OnnxNode) -> Expr:
 
 @onnx_op("Clip", since=11)
 def clip(node: OnnxNode) -> Expr:
-    """With bounds known while importing ``clip``, otherwise maximum and minimum."""
+    """Bounds that are known while importing give ``clip``, others maximum and minimum."""
     x, low, high = node[0], node.get(1), node.get(2)
     least, most = (_bound(node, i) for i in (1, 2))
     if least is not None and most is not None and least <= most:

@@ -19,7 +19,7 @@ from minitvm.ir.expr import Constant, Expr
 
 @dataclass(frozen=True)
 class Window:
-    """How a convolution or a pool goes over its spatial axes; ``padding`` is (before..., after...)."""
+    """The way of a convolution or a pool over its spatial axes; ``padding`` is (before..., after...)."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -28,7 +28,7 @@ class Window:
 
     @property
     def steps(self) -> dict[str, tuple[int, ...]]:
-        """As attributes of an operator."""
+        """The window as attributes of an operator."""
         return {"strides": self.strides, "dilation": self.dilation, "padding": self.padding}
 
     def spans(self) -> list[int]:
@@ -48,7 +48,7 @@ class Window:
 
 
 def window_of(node: OnnxNode, kernel: Sequence[int], *tensors: Expr) -> Window:
-    """By the node's attributes, for an image and the weights that go over it."""
+    """The window by the node's attributes, for an image and the weights that go over it."""
     count = rank(tensors[0]) - 2
     if count < 1 or any(rank(t) != count + 2 for t in tensors):
         found = " and weight ".join(str(t.tensor_type) for t in tensors)
@@ -239,8 +239,8 @@ class Pool:
         return Pool(self.window.over(lead), self.ceil_mode), Pool(self.window.over(0, lead), self.ceil_mode)
 
     def positions(self, x: Expr) -> Expr:
-        """The place where in its plane, which is row-major, each maximum is; over more than 3 axes that of the last
-        three where the others have it."""
+        """The position of each maximum in its plane, which is row-major; over more than 3 axes that of the last three
+        where the others have it."""
         if rank(x) <= 5:
             options = {"pool_size": self.window.kernel, **self.window.steps, "ceil_mode": self.ceil_mode}
             return emit(f"nn.max_pool{rank(x) - 2}d_positions", x, **options)

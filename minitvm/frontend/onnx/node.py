@@ -31,7 +31,7 @@ def normal_domain(domain: str) -> str:
 
 
 def place_of(node: onnx.NodeProto) -> str:
-    """How messages name a node: ``ONNX node "conv1" (Conv)``; by its first output where it has no name."""
+    """The name of a node in messages: ``ONNX node "conv1" (Conv)``; by its first output where it has no name."""
     if node.name:
         return f'ONNX node "{node.name}" ({kind_of(node)})'
     return f'ONNX node that produces "{next(filter(None, node.output), "")}" ({kind_of(node)})'

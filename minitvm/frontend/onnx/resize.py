@@ -31,7 +31,7 @@ LARGEST_AXIS, LARGEST_MATRIX = 1 << 24, 1 << 26
 
 @dataclass(frozen=True)
 class Axis:
-    """How one axis is resized: extents, the scale that ONNX computes coordinates with, the region of interest."""
+    """The resizing of one axis: extents, the scale that ONNX computes coordinates with, the region of interest."""
 
     axis: int
     extent: int
@@ -57,7 +57,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Sampling:
-    """Resize's attributes."""
+    """The attributes of Resize."""
 
     mode: str
     coordinates: str
@@ -71,7 +71,7 @@ class Sampling:
 @onnx_op("Upsample", since=7)
 @onnx_op("Resize", since=10)
 def upsample(node: OnnxNode) -> Expr:
-    """By scales (attribute or input), from the upper left corner, rounding down."""
+    """Resizes by scales (attribute or input), from the upper left corner, rounding down."""
     scales = node.attr("scales") if node.has("scales") else node.constant(1, "scales").tolist()
     mode = {"nearest": "nearest", "linear": "linear", "bilinear": "linear"}[node.attr("mode")]
     return resized(node, _by_scales(node[0].shape, range(rank(node[0])), scales), Sampling(mode, "asymmetric", "floor"))

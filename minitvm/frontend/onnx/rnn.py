@@ -40,7 +40,7 @@ _CLOSED = 1e4
 
 @dataclass(frozen=True)
 class Lengths:
-    """How many of the ``steps`` count, for each sequence of the batch.  values: (batch,) integers.
+    """The number of the ``steps`` that count, for each sequence of the batch.  values: (batch,) integers.
 
     What lies behind is zero in the output, and changes no state.  A sequence of no steps ends in zeros.
     """
@@ -49,7 +49,7 @@ class Lengths:
     steps: int
 
     def inside(self, later: int = 0) -> Expr:
-        """Which steps count, or come so many ``later``: (steps, batch, 1) bool."""
+        """The steps that count, or come so many ``later``: (steps, batch, 1) bool."""
         step = integers(np.arange(-later, self.steps - later).reshape(-1, 1))
         return emit("expand_dims", emit("less", step, emit("expand_dims", cast(self.values, "int64"), axis=0)), axis=2)
 
@@ -115,7 +115,7 @@ class Layer:
         return self.part(given, direction)
 
     def biases(self, direction: int) -> tuple[Expr | None, Expr | None]:
-        """Of the projection and of the recurrence, each (gates * hidden,)."""
+        """The biases of the projection and of the recurrence, each (gates * hidden,)."""
         if self.node.get(3) is None:
             return None, None
         both, size = self.part(self.node[3], direction), self.gates * self.hidden
@@ -153,7 +153,7 @@ class Layer:
         return [lengths.reversed(masked) if reverse else masked, lengths.last(y), *map(lengths.some, cells)]
 
     def looped(self, step: Step, states: list[Expr], xw: Expr, taken: list[Expr], reverse: bool) -> list[Expr]:
-        """By a step of the layer's own.
+        """The layer's outputs, by a step of its own.
 
         Where a sequence has ended states stay, the output is zero, and so is the state that later steps see (which they
         may measure); whether it has, and had before, are two more features.

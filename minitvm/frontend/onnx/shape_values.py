@@ -91,7 +91,7 @@ MOST_MEASURED = 16
 
 
 def measured_value(expr: Expr, known: Mapping[Expr, np.ndarray], signed: bool = False) -> np.ndarray | None:
-    """Likewise, with a dimension that a run measures for each whole number that nothing else says; for one that may be
+    """The value with a dimension that a run measures for each whole number that nothing else says; for one that may be
     less than 0 two, of which one is 0."""
     before = facts()
     measured: dict[Expr, Any] = {}

@@ -173,7 +173,8 @@ def _joined(parts: list[Expr], axis: int) -> Expr:
 
 @onnx_op("Split", since=2)
 def split(node: OnnxNode) -> list[Expr]:
-    """Into sizes (attribute or input), or into as many equal parts as there are outputs, the last one smaller."""
+    """Splits into sizes (attribute or input), or into as many equal parts as there are outputs, the last one
+    smaller."""
     x = node[0]
     axis = normalize_axis(node, node.attr("axis", 0), rank(x))
     sizes = node.numbers(1, "split")
@@ -201,7 +202,7 @@ def parted(x: Expr, sizes: list[int], axis: int) -> list[Expr]:
 
 @onnx_op("Expand", since=8)
 def expand(node: OnnxNode) -> Expr:
-    """To the shape that both broadcast to; where that shape is known only at run time, to a filled tensor's."""
+    """Expands to the shape that both broadcast to; where that shape is known only at run time, to a filled tensor's."""
     x = node[0]
     wanted = tuple(node.sizes(1, "the shape"))
     own, wanted = with_ones(x.tensor_type.shape, wanted)
@@ -295,7 +296,7 @@ def _tiled(x: Expr, repeats: tuple[Dim, ...]) -> Expr:
 
 @onnx_op("SpaceToDepth", since=1)
 def space_to_depth(node: OnnxNode) -> Expr:
-    """In mode CRD, which opset 28 adds, the channel comes before the place within a block."""
+    """Moves blocks to channels; in mode CRD, which opset 28 adds, the channel comes before the place within a block."""
     x, b = node[0], node.require("blocksize")
     if node.attr("mode", "DCR") == "DCR":
         return emit("nn.space_to_depth", x, block_size=b)

@@ -95,7 +95,7 @@ def proto_of_type(type_: Type | None) -> onnx.TypeProto:
 
 
 def text_of_proto(proto: onnx.TypeProto) -> str:
-    """As ONNX Runtime names it: ``tensor(float)``, ``seq(tensor(string))``."""
+    """The type as ONNX Runtime names it: ``tensor(float)``, ``seq(tensor(string))``."""
     kind = proto.WhichOneof("value")
     if kind in ("sequence_type", "optional_type"):
         inner = proto.sequence_type if kind == "sequence_type" else proto.optional_type

@@ -141,22 +141,22 @@ class Affine(Generic[Term]):
         return Affine(self.constant // divisor, quotient), Affine(self.constant % divisor, rest)
 
     def at(self, term: Term, value: int) -> Affine[Term]:
-        """With a number in the place of a term."""
+        """The form with a number in the place of a term."""
         coefficient = self.terms.get(term)
         if coefficient is None:
             return self
         return Affine(self.constant + coefficient * value, {t: c for t, c in self.terms.items() if t != term})
 
     def bounds(self, bounds_of: Callable[[Term], Range]) -> Range:
-        """Of the sum as a mathematical integer."""
+        """The bounds of the sum as a mathematical integer."""
         total = Range(self.constant, self.constant)
         for term, coefficient in self.terms.items():
             total = total.plus(bounds_of(term).scaled(coefficient))
         return total
 
     def joined(self: Affine[LoopExpr]) -> Affine[LoopExpr]:
-        """With every ``c * (x // c) + x % c`` (times a factor) written as ``x``; the remainder may be that of ``x``
-        moved by a multiple of ``c``."""
+        """The form with every ``c * (x // c) + x % c`` (times a factor) written as ``x``; the remainder may be that of
+        ``x`` moved by a multiple of ``c``."""
         for term, coefficient in self.terms.items():
             match term:
                 case Binary("floormod", x, Const(c, _)):
@@ -187,8 +187,8 @@ class Affine(Generic[Term]):
 
 
 def mixed_radix(form: Affine[LoopExpr], extents: Mapping[LoopVar, int]) -> int | None:
-    """How many values a sum of loop variables takes, each once and in a row from its constant on: each stride is the
-    product of the extents below it.  ``None`` where it is no such number."""
+    """The number of values that a sum of loop variables takes, each once and in a row from its constant on: each stride
+    is the product of the extents below it.  ``None`` where it is no such number."""
     reach = 1
     for term, stride in sorted(form.terms.items(), key=lambda item: abs(item[1])):
         extent = extents.get(term) if isinstance(term, LoopVar) else None
@@ -359,7 +359,7 @@ def wraps(expr: LoopExpr, ranges: Ranges) -> bool:
 
 
 def prove(condition: LoopExpr, ranges: Ranges) -> bool | None:
-    """True if a condition on indices always (or never) holds; ``None`` where that is not known."""
+    """True, or false, if a condition on indices always, or never, holds; ``None`` where that is not known."""
     facts = Facts.of(ranges)
     if condition not in facts.proved:
         facts.proved[condition] = _proved(condition, facts)

@@ -88,7 +88,7 @@ class Team:
                 self.extents[loop.kind] = max(self.extents.get(loop.kind, 0), int(loop.extent.value))
 
     def numbers(self, count: int, positions: Mapping[LoopKind, np.ndarray]) -> np.ndarray:
-        """Of each lane's thread, by its positions along axes; 0 along the others."""
+        """The number of each lane's thread, by its positions along axes; 0 along the others."""
         found = np.zeros(count, np.int64)
         for kind, position in positions.items():
             found += position * _APART ** THREADS.index(kind)
@@ -114,7 +114,7 @@ class Touched:
         self.wrote[:] = self.read[:] = _NOBODY
 
     def load(self, where: np.ndarray, threads: np.ndarray | None) -> int | None:
-        """Of the lanes that read there (``None``: each for all threads), the first that meets another one's store."""
+        """The first of the lanes that read there (``None``: each for all threads) that meets another one's store."""
         threads = np.full(where.shape, _SEVERAL) if threads is None else threads
         wrote, known = self.wrote[where], self.read[where]
         self.read[where] = np.where((known == _NOBODY) | (known == threads), threads, _SEVERAL)
@@ -122,7 +122,7 @@ class Touched:
         return _first((wrote != _NOBODY) & (wrote != threads))
 
     def store(self, where: np.ndarray, threads: np.ndarray) -> int | None:
-        """Of the lanes that write there, the first that meets what another thread read or wrote."""
+        """The first of the lanes that write there that meets what another thread read or wrote."""
         wrote, read = self.wrote[where], self.read[where]
         self.wrote[where] = threads
         mine = ((wrote == _NOBODY) | (wrote == threads)) & ((read == _NOBODY) | (read == threads))

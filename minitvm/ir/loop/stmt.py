@@ -175,7 +175,7 @@ class Ldmatrix(Stmt):
 
     @property
     def count(self) -> int:
-        """Matrices."""
+        """The number of matrices."""
         return self.to.shape[-1]
 
     def over(self, exprs: Sequence[LoopExpr]) -> Ldmatrix:
@@ -265,7 +265,7 @@ _OPERANDS = attrgetter("operands")
 
 
 def expr_children(expr: LoopExpr) -> tuple[LoopExpr, ...]:
-    """Direct operands."""
+    """The direct operands of an expression."""
     return expr.operands
 
 

@@ -265,7 +265,7 @@ def infix(symbol: str, level: int, left: Piece, right: Piece) -> Piece:
 
 
 def operand(piece: Piece, least: int = ATOM) -> str:
-    """In brackets where it binds less tightly."""
+    """The operand's text, in brackets where it binds less tightly."""
     text, level = piece
     return text if level >= least else f"({text})"
 

@@ -296,7 +296,7 @@ class Windowed(Op):
         self._spread("padding", (1, rank, 2 * rank), 2 * rank)
 
     def window(self: Any, axis: str, taps: int) -> Window:
-        """That of so many taps along a spatial axis."""
+        """The window of so many taps along a spatial axis."""
         d = self.spatial.index(axis)
         return Window(taps, self.strides[d], self.dilation[d], pads_of(self.padding)[d])
 
@@ -321,7 +321,7 @@ class Window(NamedTuple):
     pads: tuple[int, int]
 
     def room(self, extent: Dim) -> Dim:
-        """How far it can move within the padded input."""
+        """The number of steps that it can move within the padded input."""
         return extent + sum(self.pads) - dilated(self.taps, self.dilation)
 
     def position(self, index: Any, tap: Any) -> Any:
@@ -337,7 +337,8 @@ class Window(NamedTuple):
 
 
 def tap_views(array: np.ndarray, windows: Sequence[Window], counts: Sequence[int]) -> Iterator[np.ndarray]:
-    """For every tap, row-major, the elements of an array (N, C, spatial...) that it meets in ``counts`` windows."""
+    """Yields, for every tap, row-major, the elements of an array (N, C, spatial...) that it meets in ``counts``
+    windows."""
     for tap in np.ndindex(*(w.taps for w in windows)):
         starts = [t * w.dilation for t, w in zip(tap, windows, strict=True)]
         spans = [max((n - 1) * w.stride + 1, 0) for n, w in zip(counts, windows, strict=True)]
@@ -346,12 +347,12 @@ def tap_views(array: np.ndarray, windows: Sequence[Window], counts: Sequence[int
 
 
 def dilated(kernel: int, dilation: int) -> int:
-    """How many elements a window of ``kernel`` taps spans."""
+    """The number of elements that a window of ``kernel`` taps spans."""
     return (kernel - 1) * dilation + 1
 
 
 def window_extent(op: Op, axis: str, extent: Dim, window: Window) -> Dim:
-    """How many windows fit."""
+    """The number of windows that fit."""
     room = window.room(extent)
     if falls_short(room, 0):
         raise window.too_wide(op, axis, extent)
@@ -359,7 +360,7 @@ def window_extent(op: Op, axis: str, extent: Dim, window: Window) -> Dim:
 
 
 def pool_extent(op: Op, axis: str, extent: Dim, window: Window, ceil_mode: bool) -> Dim:
-    """How many windows a pool has.  With ``ceil_mode`` also one that hangs over the end, unless it would start
+    """The number of windows of a pool.  With ``ceil_mode`` also one that hangs over the end, unless it would start
     behind the input and its padding in front.
 
     A window larger than the padded input, by less than a stride, hangs over it too; by less than two there is no

@@ -42,7 +42,7 @@ def few_trips(most: int) -> Iterator[None]:
 
 
 def most_trips() -> int | None:
-    """How many trips a loop may have, as :func:`few_trips` or ``MINITVM_MAX_TRIPS`` says."""
+    """The number of trips that a loop may have, as :func:`few_trips` or ``MINITVM_MAX_TRIPS`` says."""
     return _most_trips.get() or config.read_int("MINITVM_MAX_TRIPS") or None
 
 
@@ -236,7 +236,7 @@ class Fail(Op, name="control.fail", fusion=Fusion.OPAQUE, hosted=True, stateful=
 
 
 class OutOfRange(Op, name="control.out_of_range", fusion=Fusion.OPAQUE, takes_stored=True):
-    """Which of the indices lies furthest outside of the dimension that it selects from; 0 if none does.
+    """The index that lies furthest outside of the dimension that it selects from; 0 if none does.
 
     data: (...), indices: (...) signed integers -> (), the worst index i as ``2 * i``, or ``-2 * i - 1`` where it is
     negative (``runtime.checks.from_zigzag``); with ``by_row`` (n, ...) -> (n,), so that threads can share many.

@@ -57,7 +57,7 @@ class FilterBank(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE, precision=Precisi
 
     @cached_property
     def layouts(self) -> tuple[Layout, Layout, Layout]:
-        """Of the data, the weight and the result; rejects layouts with the wrong axes."""
+        """The layouts of the data, the weight and the result; rejects layouts with the wrong axes."""
         data, kernel = Layout(self.data_layout), Layout(self.kernel_layout)
         out = Layout(self.out_layout or self.data_layout)
         for attribute, layout, axes in (

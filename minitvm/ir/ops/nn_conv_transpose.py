@@ -58,7 +58,8 @@ class ConvTranspose(FilterBank):
         return found
 
     def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
-        """As the convolution it is the gradient of: every element of the input meets its channel's of the weight."""
+        """The operations of the convolution that it is the gradient of: every element of the input meets its channel's
+        of the weight."""
         data, weight = args
         return 2.0 * data.size * weight.size / max(1, weight.static_shape[self.layouts[1].index("I")])
 

@@ -242,7 +242,7 @@ class BiasAdd(
         return compute(data.shape, lambda *i: data[i] + bias[i[axis]])
 
     def relayout(self, site: Site) -> Placement | Declined:
-        """With the channels in blocks, the bias is an operand of a broadcasting add."""
+        """The bias is an operand of a broadcasting add where channels come in blocks."""
         if not site.data.blocks:
             return along_axis(site, self.axis, "its bias lies along")
         return Placement((site.data, vector_along(site.data, self.axis)), site.data, calling(Add()))
@@ -265,7 +265,7 @@ class Prelu(
         return compute(data.shape, lambda *i: select(data[i] < 0, data[i] * alpha[i[axis]], data[i]))
 
     def relayout(self, site: Site) -> Placement | Declined:
-        """With the channels in blocks, ``max(x, 0) + alpha * min(x, 0)`` with alpha broadcast."""
+        """The layer is ``max(x, 0) + alpha * min(x, 0)``, with alpha broadcast, where channels come in blocks."""
         if not site.data.blocks:
             return along_axis(site, self.axis, "its slopes lie along")
         if site.type(1).size == 1:

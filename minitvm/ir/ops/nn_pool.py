@@ -121,7 +121,7 @@ class MaxPool(Pool, exact=True, precision=Precision.FOLLOW):
 
 
 class MaxPosition(Pool, exact=True):
-    """The place where in its plane, row-major, the first maximum under each window is (int64); NaN counts as the
+    """The position of the first maximum under each window in its plane, row-major (int64); NaN counts as the
     largest."""
 
     def infer(self, data: TensorType) -> TensorType:

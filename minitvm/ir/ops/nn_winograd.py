@@ -53,7 +53,7 @@ class Transforms:
 
     @property
     def extent(self) -> int:
-        """Of a tile of inputs."""
+        """The extent of a tile of inputs."""
         return self.size + TAPS - 1
 
     @property
@@ -67,8 +67,8 @@ class Transforms:
 
     @property
     def amplification(self) -> float:
-        """How much larger than an image's largest element times the sum of a filter's, without their signs, terms get
-        on their way to one result: roundings count so many times."""
+        """The factor by which terms on their way to one result exceed an image's largest element times the sum of a
+        filter's, without their signs: roundings count so many times."""
         weights = np.abs(self.B).sum(1) * np.abs(self.G).max(1)
         return float((np.abs(self.A) @ weights).max() ** 2)
 
@@ -146,7 +146,7 @@ class Conv2dWinograd(BlockedConvolution, name="nn.contrib_conv2d_winograd_NCHWc"
         return super()._held(shape) | dict.fromkeys(self.spatial, TAPS)
 
     def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
-        """Those of the convolution."""
+        """The operations of the convolution."""
         held = self._held(args[1].shape)
         return 2.0 * results[0].size * held["I"] * TAPS * TAPS
 

@@ -51,7 +51,7 @@ class Words(View, name="qnn.words", fusion=Fusion.OPAQUE):
 
 
 def parts_of(dtype: str) -> int:
-    """Of a word that holds a dtype."""
+    """The number of parts of a word that holds a dtype."""
     return 8 * BYTES // bits_of(dtype)
 
 

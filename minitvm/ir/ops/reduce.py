@@ -99,7 +99,8 @@ class Reduction(Op, fusion=Fusion.COMM_REDUCE):
 
 
 class Total(Reduction):
-    """Of floats in double (compute: in single at least); integers wrap around in their own dtype."""
+    """A reduction that adds, floats in double (compute: in single at least); integers wrap around in their own
+    dtype."""
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         wide = data.astype("float64") if data.dtype.kind == "f" else data

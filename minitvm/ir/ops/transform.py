@@ -125,7 +125,7 @@ class Reshape(View, name="reshape", fusion=Fusion.INJECTIVE):
 
     @classmethod
     def to(cls, shape: Shape) -> "Reshape":
-        """To this very shape, whose zeros copy nothing."""
+        """The reshape to this very shape, whose zeros copy nothing."""
         return cls(tuple(shape), 0 in shape)
 
     def infer(self, data: TensorType) -> TensorType:

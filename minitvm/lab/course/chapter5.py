@@ -32,7 +32,7 @@ def _reaches_a_result(users: Graph, start: str, without: str) -> bool:
 
 
 def expected_dominators(users: Graph) -> dict[str, str | None]:
-    """By definition: a node without which no result is reached; of several the first in order."""
+    """The dominators by definition: a node without which no result is reached; of several the first in order."""
     order = list(users)
     found: dict[str, str | None] = {}
     for at, node in enumerate(order):

@@ -47,7 +47,7 @@ class Skip(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How one check went."""
+    """The outcome of one check."""
 
     exercise: str
     check: str

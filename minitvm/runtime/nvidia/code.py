@@ -157,7 +157,7 @@ class CudaCode(CudaArtifact):
         return [Prepared(*found, slots, entries, workspace, node.func) for found in self.loaded.kernels[node.func]]
 
     def timed(self, run: Run, runs: int) -> list[float]:
-        """By events: what the GPU took."""
+        """The seconds that the GPU took, by events."""
         call = self.gpu.call
         with self.gpu:
             events = [call("cuEventCreate", 0) for _ in range(runs + 1)]

@@ -183,13 +183,13 @@ class Gpu:
             return self.call("cuStreamCreate", int(self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
 
     def wait(self) -> None:
-        """For all of its streams."""
+        """Waits for all of its streams."""
         with self:
             self.call("cuCtxSynchronize")
 
     @contextmanager
     def while_there(self) -> Iterator[bool]:
-        """For what frees: whether there still is something to be freed."""
+        """Guards what frees: whether there still is something to be freed."""
         if self.lost is not None or self.driver.cuCtxPushCurrent(self.context)[0]:
             yield False
             return
@@ -221,7 +221,7 @@ def gpu(index: int) -> Gpu:
 
 
 def present_arch() -> str | None:
-    """Of the first GPU; ``None`` where there is none."""
+    """The architecture of the first GPU; ``None`` where there is none."""
     try:
         return gpu(0).arch
     except TargetError:

@@ -27,7 +27,7 @@ class Launch:
 
 
 def record(launch: Launch) -> str:
-    """As a line of source."""
+    """The launch as a line of source."""
     return MARK + json.dumps(asdict(launch))
 
 

@@ -46,7 +46,7 @@ class Product:
 
     @property
     def nbytes(self) -> list[int]:
-        """Of the operands and the result, as they lie here."""
+        """The bytes of the operands and of the result, as they lie here."""
         (n, m, k), last, (b, a, c) = self.sizes, self.batch - 1, self.strides
         return [size * np.dtype(self.dtype).itemsize for size in (m * k + last * a, k * n + last * b, m * n + last * c)]
 
@@ -68,7 +68,7 @@ class Convolution:
 
     @property
     def nbytes(self) -> list[int]:
-        """Of the operands and the result."""
+        """The bytes of the operands and of the result."""
         return [math.prod(shape) * np.dtype(self.dtype).itemsize for shape in self.shapes]
 
 
@@ -80,7 +80,7 @@ def call_bytes(call: LibraryFunction) -> bytes:
 
 
 def call_of(data: bytes) -> LibraryFunction:
-    """The same as :func:`call_bytes` wrote it."""
+    """The call that :func:`call_bytes` wrote."""
     form = {name: _tuples(value) for name, value in json.loads(data).items()}
     kind = {kind.library: kind for kind in (Product, Convolution)}[form.pop("library")]
     return kind(**form)
@@ -391,7 +391,7 @@ def _ints(values: Sequence[int]) -> Any:
 
 
 def handles(memory: CudaMemory, calls: Iterable[LibraryFunction]) -> dict[str, Handle]:
-    """Of the libraries that are called, by name, ready to be captured."""
+    """The handles of the libraries that are called, by name, ready to be captured."""
     distinct = set(calls)
     convolutions = [call for call in distinct if isinstance(call, Convolution)]
     found: dict[str, Handle] = {"cudnn": Dnn(memory, convolutions)} if convolutions else {}

@@ -44,7 +44,7 @@ def well_formed(expr: Expr | Module) -> bool:
 
 
 def list_op_freqs(mod: Module) -> dict[str, int]:
-    """How often each operator is called in ``main``, fused groups included."""
+    """The number of calls of each operator in ``main``, fused groups included."""
     return dict(_counted(mod.main))
 
 

@@ -67,7 +67,7 @@ class DFPattern:
         return DFPattern(lambda name: replace(p.either(self.ours, name=name), where=holds)).of(self)
 
     def has_attr(self, attrs: Mapping[str, Any]) -> DFPattern:
-        """Of calls whose attributes (of functions whose attributes) have these values."""
+        """The pattern for calls whose attributes (of functions whose attributes) have these values."""
         if self.ops:  # of an operator, for the calls of it
             raise IRError("has_attr stands behind the call", hint='is_op("nn.conv2d")(x, w).has_attr({...})')
         return self.where(lambda node: _has_attributes(node, attrs))
@@ -180,7 +180,7 @@ class _Dominated(p.Pattern):
 
 
 def wildcard() -> DFPattern:
-    """Anything."""
+    """A pattern for anything."""
     return DFPattern(p.value)
 
 

@@ -42,7 +42,7 @@ class GpuRecurrent(Recurrent):
 
     @cached_property
     def warps(self) -> int:
-        """Of a block; each has some of the products."""
+        """The warps of a block; each has some of the products."""
         return min(_MOST_WARPS, rounded(-(-self.gates * self.hidden // 4)))
 
     def refusal(self) -> Declined | None:
@@ -107,7 +107,7 @@ class GpuGru(GpuRecurrent, Gru):
 
 
 class GpuRnn(GpuRecurrent, Rnn):
-    """No gates."""
+    """A recurrent layer without gates."""
 
 
 def _register(theirs: type[Template], *ours: type[Template]) -> None:

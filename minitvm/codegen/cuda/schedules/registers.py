@@ -34,7 +34,7 @@ class Pass(NamedTuple):
 
 
 def passes(out: Output) -> Iterator[Pass]:
-    """Those of a nest: over its elements, or of each of its reductions."""
+    """Yields the passes of a nest: one over its elements, and one for each of its reductions."""
     if out.buffer.size > 1:
         yield Pass(out.axes, out.buffer.shape, out.value, out.buffer)
         return
@@ -45,7 +45,7 @@ def passes(out: Output) -> Iterator[Pass]:
 
 @dataclass(frozen=True)
 class Held:
-    """By buffer of a row, the registers that are kept in its place; by shape, elements of a thread at once."""
+    """The registers that stand for each buffer of a row; by shape, the elements that a thread has at once."""
 
     registers: dict[Buffer, Buffer] = field(default_factory=dict)
     widths: dict[tuple[int, ...], int] = field(default_factory=dict)

@@ -71,7 +71,7 @@ class Scan:
     apart: bool = False
 
     def loops(self, machine: GpuModel) -> Stmt:
-        """By as many launches as it takes."""
+        """The loops of the scan, in as many launches as it takes."""
         parts = self._parts(machine)
         length = -(-self.extent // parts)
         length = -(-length // (THREADS * _EACH)) * THREADS * _EACH if parts > 1 and not self.apart else length

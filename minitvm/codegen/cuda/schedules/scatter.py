@@ -62,12 +62,11 @@ class GpuScatter(OfPositions):
     @property
     @abstractmethod
     def updates(self) -> Updates:
-        """How many there are."""
+        """The updates, and how many there are."""
 
     @abstractmethod
     def target(self, row: LoopExpr, k: LoopExpr) -> LoopExpr:
-        """The place where an update of a row goes: a position of 32 bits, its own for each place in the row's
-        results."""
+        """The position, of 32 bits, that an update of a row goes to; each place in the row's results has its own."""
 
     @abstractmethod
     def update(self, row: LoopExpr, k: LoopExpr, e: LoopExpr) -> LoopExpr:

@@ -32,12 +32,12 @@ def numbers(name: str, count: int) -> Buffer:
 
 
 def number(value: LoopExpr | int) -> LoopExpr:
-    """In 32 bits."""
+    """Casts a value to a number of 32 bits."""
     return const(value, "int32") if isinstance(value, int) else value.astype("int32")
 
 
 def place(value: LoopExpr) -> LoopExpr:
-    """As an index."""
+    """Casts a value to an index."""
     return value.astype("int64")
 
 
@@ -85,7 +85,7 @@ class GpuUnique(Selecting):
 
     @property
     def extent(self) -> int:
-        """Slices."""
+        """The number of slices."""
         return self.problem.outputs[1].shape[0]
 
     @property
@@ -97,7 +97,7 @@ class GpuUnique(Selecting):
         return super().refusal() or (Declined(f"slices of {each} elements") if each > _FEW else None)
 
     def elements(self, p: LoopExpr) -> list[LoopExpr]:
-        """Of slice ``p``."""
+        """The elements of slice ``p``."""
         inner = product(*map(range, self.op._inner(self.data)))
         return [self.data[self.op._index(self.data, p, tuple(map(Const, index)))] for index in inner]
 
@@ -108,17 +108,17 @@ class GpuUnique(Selecting):
 
     @cached_property
     def starts(self) -> Buffer:
-        """Where in order each segment of equal slices begins."""
+        """The position in order at which each segment of equal slices begins."""
         return numbers("starts", self.extent)
 
     @cached_property
     def segment(self) -> Buffer:
-        """Of each slice."""
+        """The segment of each slice."""
         return numbers("segment", self.extent)
 
     @cached_property
     def total(self) -> Buffer:
-        """Segments."""
+        """The number of segments."""
         return numbers("total", 1)
 
     def loops(self, choice: Choice) -> Stmt:

@@ -110,7 +110,7 @@ class Rows:
         return in_threads(self.rows * self.extent, thread)
 
     def before(self, a: LoopExpr, b: LoopExpr) -> LoopExpr:
-        """Whether a key comes strictly before another one."""
+        """Tells whether a key comes strictly before another one."""
         return less(a, b) if self.ascending else less(b, a)
 
 

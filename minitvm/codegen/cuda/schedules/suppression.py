@@ -50,7 +50,7 @@ class GpuSuppression(Selecting):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Batch, classes."""
+        """The numbers of batches and of classes."""
         return self.problem.inputs[1].shape[:2]
 
     @property
@@ -59,7 +59,7 @@ class GpuSuppression(Selecting):
 
     @property
     def boxes(self) -> int:
-        """Of a batch."""
+        """The number of boxes in a batch."""
         return self.problem.inputs[1].shape[2]
 
     @cached_property
@@ -78,7 +78,7 @@ class GpuSuppression(Selecting):
 
     @cached_property
     def struck(self) -> Buffer:
-        """Whether a box in order overlaps one that was taken."""
+        """Tells of each box, in order, whether it overlaps one that was taken."""
         if self.boxes <= _FLAGS:
             return Buffer("struck", (1, self.boxes), "bool", "shared")
         return Buffer("struck", (self.rows, self.boxes), "bool")

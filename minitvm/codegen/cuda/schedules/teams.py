@@ -65,7 +65,8 @@ class Team:
 
     @staticmethod
     def of(rows: int, work: int, machine: GpuModel) -> Team:
-        """For so many rows of so many elements: one warp, unless rows are too few to occupy the GPU, or long."""
+        """The team for so many rows of so many elements: one warp, or more where rows are too few to occupy the GPU, or
+        long."""
         lanes = min(WARP, rounded(work)) if work >= SHORT else 1
         if work > WARP * 16 or (work >= SHORT and rows * WARP < machine.sms * THREADS):
             lanes = max(lanes, min(_MOST_LANES, rounded(-(-work // _EACH)), THREADS if work < 1 << 14 else _MOST_LANES))
@@ -81,7 +82,7 @@ class Team:
 
 
 def shared_bytes(group: Group, rank: int, team: Team) -> int:
-    """Of what stages hand on, and of warps' parts of reductions."""
+    """The bytes of shared memory for what stages hand on, and for the warps' parts of reductions."""
     rows = [Buffer(s.buffer.name, s.buffer.shape[rank:], s.buffer.dtype) for s in group.stages]
     reductions = sum(len(outer_reductions(out.value)) for out in group.nests)
     return sum(row.nbytes for row in rows if row.size > 1) * team.rows + reductions * WARP * 8

@@ -67,12 +67,12 @@ class AttentionTile(Tile):
         return self.down * self.across
 
     def columns(self, width: int) -> int:
-        """Of the results, that a thread has: whole vectors, or less than one."""
+        """The columns of the results that a thread has: whole vectors, or less than one."""
         each = -(-width // self.across)
         return each if each < VECTOR else -(-each // VECTOR) * VECTOR
 
     def depth(self, size: int) -> int:
-        """Of the scores' sums, with what fills up the last step."""
+        """The depth of the scores' sums, with what fills up the last step."""
         return size
 
 
@@ -108,7 +108,7 @@ class Block:
 
     @property
     def registers(self) -> int:
-        """Of a thread, as predicted."""
+        """The registers of a thread, as predicted."""
         rows, own = self.rows.count, self.key_lines.count + self.columns.count
         return rows * (own + 4) + 2 * own + self._carried + 48
 
@@ -119,7 +119,7 @@ class Block:
 
     @property
     def reads(self) -> float:
-        """Of a thread for a piece: vectors of shared memory."""
+        """The vectors of shared memory that a thread reads for a piece."""
         rows, (size, _) = self.rows.count, self.shape[4:]
         both = size * (rows + self.key_lines.count) + self.tile.blocks * (rows + self.columns.count)
         return both / VECTOR

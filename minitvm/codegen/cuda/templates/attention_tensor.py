@@ -18,7 +18,7 @@ _DEEP = 8  # of the depth, what a warp multiplies at once
 
 @dataclass(frozen=True)
 class TensorTile(AttentionTile):
-    """Of tensor cores: ``thread_rows`` are a warp's, with all keys."""
+    """A tile of tensor cores: ``thread_rows`` are a warp's, with all keys."""
 
     def __str__(self) -> str:
         return f"{self.rows} queries x {self.blocks} keys, {self.thread_rows} queries a warp, TF32"

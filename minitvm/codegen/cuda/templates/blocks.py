@@ -74,14 +74,15 @@ def _side_by_side(made: Sequence[Blocks]) -> Stmt:
 
 @dataclass(frozen=True)
 class Lines:
-    """How a tile's lines of one factor are spread: each thread has ``count``, in vectors, beside the other threads'."""
+    """The lines of one operand that a thread has: ``count`` of them, in vectors, beside the other threads'."""
 
     count: int
     threads: int
 
     @property
     def vector(self) -> int:
-        """As wide as the count is made of: 3 lines are 3 vectors of one, none is left out and none too many."""
+        """The lines of a vector, as many as divide the count: 3 lines are 3 vectors of one, none left out and none too
+        many."""
         return power_of_two(self.count)
 
     def at(self, number: LoopExpr, thread: LoopExpr) -> LoopExpr:
@@ -145,7 +146,7 @@ class Blocks:
 
     @property
     def count(self) -> int:
-        """Blocks."""
+        """The number of blocks of threads."""
         return math.prod(self._grid)
 
     def nest(self) -> Stmt:
@@ -352,7 +353,8 @@ class TensorBlocks(Blocks):
 
 
 class HalfBlocks(TensorBlocks):
-    """Of factors of two bytes, which lie in shared memory as in global memory: ``ldmatrix`` turns what lies across."""
+    """Blocks for operands of two bytes, which lie in shared memory as in global memory: ``ldmatrix`` transposes the
+    rest."""
 
     def _staged(self, operand: Operand, lines: int) -> Staging:
         tile, product = self.tile, self.product

@@ -92,7 +92,7 @@ class GpuTemplate(Template):
         return ""
 
     def cycles(self, choice: Choice, registers: int) -> float:
-        """As predicted of threads that have so many registers."""
+        """The cycles of a choice, predicted for threads that have so many registers."""
         assert isinstance(choice.tile, BlockTile)
         return self.product.extent.cycles(choice.tile, self.gpu, registers)
 

@@ -39,12 +39,12 @@ class ImplicitProduct:
 
     @property
     def positions(self) -> int:
-        """Of the results of all images, for one set of phases."""
+        """The number of positions in the results of all images, for one set of phases."""
         return self.shapes.batch * self.shapes.positions
 
     @cached_property
     def channels_last(self) -> bool:
-        """In the data; positions lie next to each other otherwise."""
+        """True if channels are innermost in the data; else positions lie next to each other."""
         return _last(self.shapes.op.layouts[0]) == "C"
 
     def _reduced(self, r: LoopExpr) -> tuple[LoopExpr, tuple[LoopExpr, ...]]:

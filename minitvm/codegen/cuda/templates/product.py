@@ -272,7 +272,7 @@ class Staging:
         return minimum(tile * (self.lines // step) + line // step, lines // step - 1) * step
 
     def put(self, half: LoopExpr | int, thread: LoopExpr) -> Stmt:
-        """From registers to shared memory."""
+        """Copies elements from registers to shared memory."""
 
         def one(i: LoopExpr, line: LoopExpr, at: LoopExpr) -> Stmt:
             def element(lane: LoopExpr) -> Stmt:

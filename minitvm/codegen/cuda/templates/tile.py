@@ -80,7 +80,8 @@ class BlockTile(Tile):
         return self.down * self.across
 
     def shared_bytes(self, size: int) -> int:
-        """Of all pieces of both factors, with what keeps rows apart; elements of ``size`` bytes."""
+        """The bytes of shared memory for all pieces of both operands, with what keeps rows apart; ``size`` is an
+        element's."""
         return self.stages * self._piece * size
 
     @property
@@ -90,7 +91,7 @@ class BlockTile(Tile):
 
     @property
     def registers(self) -> int:
-        """Of a thread, as predicted; of 4 bytes each."""
+        """The registers of a thread, of 4 bytes each, as predicted."""
         factors = self.thread_rows + self.thread_columns
         return self.thread_rows * self.thread_columns + 2 * factors + self.carried + _ADDRESSES
 
@@ -115,7 +116,7 @@ ROOM = 16
 
 @dataclass(frozen=True)
 class MmaTile(BlockTile):
-    """Of tensor cores: ``thread_rows`` x ``thread_columns`` are a warp's.
+    """A tile of tensor cores: ``thread_rows`` x ``thread_columns`` are a warp's.
 
     ``kind``: what is multiplied (:class:`minitvm.ir.loop.Mma`).  ``products``: 1 of factors rounded to TF32, or of
     floats of two bytes as they are; 3 of upper and lower halves, which is float32 but for the product of the lower
@@ -132,7 +133,7 @@ class MmaTile(BlockTile):
 
     @property
     def deep(self) -> int:
-        """Of the depth, what a warp multiplies at once."""
+        """The elements of the depth that a warp multiplies at once."""
         return 32 // self.element
 
     def __str__(self) -> str:
@@ -204,7 +205,7 @@ class Extent:
         return self.batch * -(-self.rows // tile.rows) * -(-self.columns // tile.columns) * tile.split
 
     def pieces(self, tile: BlockTile) -> int:
-        """Of the depth, in one part of it."""
+        """The pieces of the depth in one part of it."""
         return -(-self.whole_pieces(tile) // tile.split)
 
     def whole_pieces(self, tile: BlockTile) -> int:
@@ -215,7 +216,8 @@ class Extent:
         return tile.rows >= 2 * max(self.rows, 16) or tile.columns >= 2 * max(self.columns, 16)
 
     def cycles(self, tile: BlockTile, machine: GpuModel, registers: int = 0) -> float:
-        """Of the machine's clock: waves of blocks, each bound by arithmetic or by latency; or memory.
+        """The predicted cycles of the machine's clock: waves of blocks, bound by arithmetic or latency; or memory's
+        work.
 
         ``registers``: of a thread, where they are known.
         """
@@ -285,5 +287,5 @@ def _splits(extent: Extent, tile: BlockTile, machine: GpuModel) -> list[int]:
 
 
 def even_parts(pieces: int, parts: int) -> int:
-    """At most so many parts of equal length (the last one may be shorter), none of them empty."""
+    """The number of parts of equal length, at most so many, none of them empty; the last one may be shorter."""
     return -(-pieces // -(-pieces // parts))

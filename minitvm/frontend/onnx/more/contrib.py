@@ -255,7 +255,8 @@ formulas(
 
 @contrib_op("CDist")
 def distances(node: OnnxNode) -> Expr:
-    """Of each row of (m, k) from each of (n, k): (m, n).  Differences are squared, which cancels nothing."""
+    """The distance of each row of (m, k) from each of (n, k): (m, n).  Differences are squared, which cancels
+    nothing."""
     a, b = node[0], node[1]
     if rank(a) != 2 or rank(b) != 2:
         raise node.misfit(f"{a.tensor_type} and {b.tensor_type} are not two lists of points")

@@ -77,7 +77,8 @@ def _parts_of_concat(node: OnnxNode) -> range:
 
 @contrib_op("QLinearSoftmax")
 def softmax(node: OnnxNode) -> Expr:
-    """As ONNX Runtime computes it: in integers, by a table of the powers of a step, as many as its sums have room for.
+    """Softmax as ONNX Runtime computes it: in integers, by a table of the powers of a step, as many as its sums have
+    room for.
 
     The largest of a row is 255 in the table; a quotient is rounded half up, after the result's scale was made whole.
     """

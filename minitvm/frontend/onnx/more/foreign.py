@@ -165,7 +165,8 @@ _chance: random.Random | None = None
 
 
 def seed_chance(seed: int) -> None:
-    """From now on, what nodes without a seed draw follows from ``seed`` and the order in which they run."""
+    """Seeds the generator: what nodes without a seed draw from now on follows from ``seed`` and the order in which they
+    run."""
     global _chance
     _chance = random.Random(seed)
 

@@ -18,7 +18,7 @@ from minitvm.ir.types import type_of
 
 
 def evaluator(node: str, opset: int) -> Callable[..., Sequence[Any]]:
-    """As that of ``foreign``: what computes a node that is given as protobuf's JSON, of arrays alone."""
+    """The evaluator of a node that is given as protobuf's JSON, over arrays alone, as that of ``foreign``."""
     proto = parsed(node)
     names = [name for name in proto.input if name]
 

@@ -11,7 +11,8 @@ from minitvm.ir.expr import Constant, Expr
 
 @onnx_op("TfIdfVectorizer", since=9)
 def tf_idf(node: OnnxNode) -> Outputs:
-    """How often each of some n-grams is there, its elements next to each other or as far apart as may be skipped."""
+    """Counts how often each of some n-grams is there, its elements next to each other or as far apart as may be
+    skipped."""
     x = node[0]
     if not node.attr("pool_int64s") or not x.tensor_type.is_static or rank(x) not in (1, 2):
         return foreign(node)

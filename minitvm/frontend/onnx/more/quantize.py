@@ -106,7 +106,7 @@ def dynamic_quantize(node: OnnxNode) -> list[Expr]:
 
 
 def dynamically_quantized(x: Expr) -> list[Expr]:
-    """To uint8 with a range that holds 0 and all of x; its scale (1 of nothing but zeros) and zero point."""
+    """Quantizes to uint8 with a range that holds 0 and all of x; its scale (1 of nothing but zeros) and zero point."""
     axes = tuple(range(rank(x)))
     low = emit("minimum", emit("min", x, axis=axes), 0)
     high = emit("maximum", emit("max", x, axis=axes), 0)
@@ -165,7 +165,8 @@ def qlinear_matmul(node: OnnxNode) -> Expr:
 
 
 def qlinear_convolution(node: OnnxNode) -> Expr:
-    """As QLinearMatMul, with weights scaled per filter and a bias in the scale of the products."""
+    """A convolution as QLinearMatMul has products, with weights scaled per filter and a bias in the scale of the
+    products."""
     total = _integer_conv(node, node[0], node[3], node[2], node[5])
     if node.get(8) is not None:
         total = emit("nn.bias_add", total, node[8], axis=1)

@@ -76,7 +76,8 @@ def momentum(node: OnnxNode) -> list[Expr]:
 
 
 def batch_normalization(node: OnnxNode) -> list[Expr]:
-    """By the batch's own mean and variance, which also move the running ones; before opset 14 these two come last."""
+    """Normalizes by the batch's own mean and variance, which also move the running ones; before opset 14 these two come
+    last."""
     x, momentum = single(node[0]), node.attr("momentum")
     axes = tuple(d for d in range(rank(x)) if d != 1)
     mean = emit("mean", x, axis=axes, keepdims=True)

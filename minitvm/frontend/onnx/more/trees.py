@@ -34,7 +34,7 @@ class Trees:
 
     @classmethod
     def of(cls, node: OnnxNode, **columns: Any) -> Trees:
-        """From attributes; :class:`FrontendError` where they are not equally long."""
+        """The trees from a node's attributes; :class:`FrontendError` where they are not equally long."""
         dtypes = {"split": None, "missing": bool}
         found = {name: np.asarray(values, dtypes.get(name, np.int64)) for name, values in columns.items()}
         lengths = {name: len(values) for name, values in found.items() if name != "roots"}
@@ -43,7 +43,7 @@ class Trees:
         return cls(**found)
 
     def grown(self, **columns: Any) -> None:
-        """More nodes."""
+        """Makes room for more nodes."""
         for name, values in columns.items():
             column = getattr(self, name)
             setattr(self, name, np.concatenate([column, np.asarray(values, column.dtype)]))

@@ -12,7 +12,7 @@ from minitvm.ir.types import TensorType
 
 
 class SegmentReduce(Op, name="segment_reduce", fusion=Fusion.OPAQUE):
-    """For each segment the sum of its rows, one after the other, or their mean, as ``mode`` says.
+    """The sum of each segment's rows, one after the other, or their mean, as ``mode`` says.
 
     data: (n, ...) floats; starts, ends: (b,) int64, of each segment its first row and the one behind its last, cut to
     0 and n -> (b, ...).  Of no rows the sum is 0 and the mean NaN.

@@ -84,7 +84,7 @@ def _position(op: Op, index: Any, length: int, end: int) -> int:
 
 
 class SequenceAt(Op, name="sequence.at", fusion=Fusion.OPAQUE, takes_stored=True):
-    """One value.  sequence: n values, index: one integer in [-n, n) -> a value."""
+    """A value of a sequence.  sequence: n values, index: one integer in [-n, n) -> a value."""
 
     def infer(self, sequence: Type, index: TensorType) -> Leaf:
         return _element(self, sequence)
@@ -122,7 +122,7 @@ class SequenceErase(Op, name="sequence.erase", fusion=Fusion.OPAQUE, takes_store
 
 
 class SequenceLength(Op, name="sequence.length", fusion=Fusion.OPAQUE, takes_stored=True):
-    """How many values there are, an int64."""
+    """The number of values of a sequence, an int64."""
 
     def infer(self, sequence: Type) -> TensorType:
         _element(self, sequence)
@@ -220,7 +220,7 @@ class OptionalGet(Op, name="optional.get", fusion=Fusion.OPAQUE, takes_stored=Tr
 
 
 class OptionalHas(Op, name="optional.has", fusion=Fusion.OPAQUE, takes_stored=True):
-    """Whether an optional has a value, a bool."""
+    """Tells whether an optional has a value, a bool."""
 
     def infer(self, optional: Type) -> TensorType:
         _element(self, optional, optional=True)

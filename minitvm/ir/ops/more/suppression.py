@@ -33,7 +33,7 @@ from minitvm.ir.types import TensorType, TupleType
 
 
 class NonMaxSuppression(Op, name="vision.non_max_suppression", fusion=Fusion.OPAQUE):
-    """Per batch and class the boxes of the highest scores that overlap none of those before by more than ``overlap``.
+    """The boxes of the highest scores, per batch and class, that overlap none of those before by more than ``overlap``.
 
     boxes: (B, N, 4) floats, y and x of two opposite corners (``center``: x, y, width, height); scores: (B, C, N);
     most: () int64, overlap: (), least: () floats: a score counts that is higher.  ``limit`` bounds ``most``.
