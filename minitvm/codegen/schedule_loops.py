@@ -1,4 +1,4 @@
-"""Schedule steps that change loops: split, fuse, reorder, tile, unroll, vectorize, parallel, bind.
+"""Schedule steps that change loops: split, fuse, reorder, unroll, vectorize, parallel, bind.
 
 Each takes a kernel and returns another that computes the same, or raises :class:`ScheduleError` with the reason.
 A loop is given by its :class:`LoopVar`, or by its name where only one loop has it.
@@ -40,7 +40,7 @@ from minitvm.ir.op import identity_of
 
 LoopName: TypeAlias = LoopVar | str
 
-_ORDERED = (LoopKind.SERIAL, LoopKind.UNROLLED)
+ORDERED = (LoopKind.SERIAL, LoopKind.UNROLLED)
 _BOUND = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.UNROLLED, LoopKind.PARALLEL, LoopKind.VECTORIZED}
 _ANY_ORDER = frozenset({"add", "mul", "min", "max", "and", "or", "xor"})
 
@@ -82,7 +82,7 @@ def constant_extent(kernel: Kernel, loop: For) -> int:
     return trips(loop)
 
 
-# --- split, fuse, tile ----------------------------------------------------------------------------------------
+# --- split, fuse ----------------------------------------------------------------------------------------
 
 
 def split(kernel: Kernel, loop: LoopName, factor: int, tail: str = "guard") -> Kernel:
@@ -107,28 +107,17 @@ def split(kernel: Kernel, loop: LoopName, factor: int, tail: str = "guard") -> K
 def fuse(kernel: Kernel, outer: LoopName, inner: LoopName) -> Kernel:
     """Two perfectly nested loops become one over their product, named ``i_j``."""
     first, second = find_loop(kernel, outer), find_loop(kernel, inner)
-    _require_nested(kernel, first, second)
+    require_nested(kernel, first, second)
     kinds = f"loop {first.var.name} is {first.kind.value}, loop {second.var.name} {second.kind.value}"
     require(kernel, first.kind is second.kind, kinds)
     pair = [(f.var, constant_extent(kernel, f)) for f in (first, second)]
     return with_loop(kernel, first, fused(pair, second.body, f"{first.var.name}_{second.var.name}", first.kind))
 
 
-def _require_nested(kernel: Kernel, outer: For, inner: For) -> None:
+def require_nested(kernel: Kernel, outer: For, inner: For) -> None:
     why = f"loop {inner.var.name} is not perfectly nested in loop {outer.var.name}"
     hint = "nothing may stand between the two; cache_write moves an accumulator out of the way"
     require(kernel, outer.body is inner, why, hint)
-
-
-def tile(kernel: Kernel, first: LoopName, second: LoopName, rows: int, columns: int, tail: str = "guard") -> Kernel:
-    """``i`` over ``j`` becomes ``i_outer, j_outer, i_inner, j_inner``: blocks of ``rows x columns``."""
-    i, j = find_loop(kernel, first), find_loop(kernel, second)
-    _require_nested(kernel, i, j)
-    extent, hint = constant_extent(kernel, i), "a guard would stand between the loops; split with tail='peel' first"
-    why = f"the {extent} iterations of loop {i.var.name} are not divisible by {rows}"
-    require(kernel, extent % rows == 0, why, hint)
-    made = split(split(kernel, j.var, columns, tail), i.var, rows)
-    return reorder(made, *(f"{f.var.name}_{part}" for part in ("outer", "inner") for f in (i, j)))
 
 
 # --- order ----------------------------------------------------------------------------------------------------
@@ -137,8 +126,14 @@ def tile(kernel: Kernel, first: LoopName, second: LoopName, rows: int, columns: 
 def reorder(kernel: Kernel, *order: LoopName) -> Kernel:
     """Perfectly nested loops in another order, the outermost first; all loops of the chain that change place."""
     wanted = [find_loop(kernel, loop) for loop in order]
+    require(kernel, len(set(wanted)) == len(wanted), "a loop is named twice")
     chain = _chain(kernel, wanted)
     body = chain[-1].body
+    for outer, inner in pairwise(wanted):
+        lanes_out = outer.kind is LoopKind.VECTORIZED
+        require(kernel, not lanes_out, f"loop {outer.var.name} is vectorized, and has to stay innermost")
+        inward = inner.kind is LoopKind.PARALLEL and outer.kind is not LoopKind.PARALLEL
+        require(kernel, not inward, f"loop {inner.var.name} is parallel, and has to stay outermost")
     for position, found in enumerate(wanted):
         free = not any(depends_on(found.extent, inner.var) for inner in wanted[position + 1 :])
         require(kernel, free, f"the extent of loop {found.var.name} depends on a loop that it would leave")
@@ -152,33 +147,42 @@ def _chain(kernel: Kernel, wanted: Sequence[For]) -> list[For]:
     """The wanted loops in their present order, each directly around the next."""
     chain = [f for f in loops(kernel) if f in wanted]
     for outer, inner in pairwise(chain):
-        _require_nested(kernel, outer, inner)
+        require_nested(kernel, outer, inner)
     return chain
 
 
 def _check_order(kernel: Kernel, chain: Sequence[For], wanted: Sequence[For]) -> None:
     """Every element must be stored to in the same order as before, unless its updates may come in any order."""
-    swapped = {(a, b) for a, b in combinations(wanted, 2) if chain.index(a) > chain.index(b)}
-    carrying = {f: carried(f) for pair in swapped for f in pair}
-    for a, b in swapped:
-        met = carrying[a]
-        if met is not None and carrying[b] is not None:
-            why = f"loops {a.var.name} and {b.var.name} cannot change places: iterations depend on each other through"
-            require(kernel, _commutes(chain[0]), f"{why} {met.buffer.name}")
+    for a, b in combinations(wanted, 2):
+        if chain.index(a) > chain.index(b):
+            check_interchange(kernel, chain[chain.index(b) : chain.index(a) + 1])
+
+
+def check_interchange(kernel: Kernel, chain: Sequence[For]) -> None:
+    """Raise where iterations of the outermost of nested loops may meet, at other ones of the innermost."""
+    outer, inner = chain[0], chain[-1]
+    body = inner.body
+    for between in reversed(chain[:-1]):
+        body = For(between.var, between.extent, body)
+    met = carried(outer)
+    if met is not None and carried(For(inner.var, inner.extent, body)) is not None:
+        names = f"loops {inner.var.name} and {outer.var.name}"
+        why = f"{names} cannot change places: iterations depend on each other through {met.buffer.name}"
+        require(kernel, _commutes(outer), why)
 
 
 def _commutes(nest: For) -> bool:
     """True where all that is stored is one update ``t[i] = t[i] + x`` that may run in any order."""
     private = allocated(nest)
     stores = [s for s in walk_stmts(nest) if isinstance(s, Store) and s.buffer not in private]
-    return len(stores) == 1 and _is_update(stores[0]) and _reads_itself_once(stores[0], nest)
+    return len(stores) == 1 and is_update(stores[0]) and _reads_itself_once(stores[0], nest)
 
 
 def _reads_itself_once(store: Store, around: Stmt) -> bool:
     return sum(a.buffer is store.buffer and not a.is_store for a in accesses(around)) == 1
 
 
-def _is_update(store: Store) -> bool:
+def is_update(store: Store) -> bool:
     itself = Load(store.buffer, store.index)
     match store.value:
         case Binary(op, lhs, rhs) if op in _ANY_ORDER:
@@ -195,7 +199,7 @@ def unroll(kernel: Kernel, loop: LoopName) -> Kernel:
     """Write the iterations out one after the other."""
     found = find_loop(kernel, loop)
     constant_extent(kernel, found)
-    require(kernel, found.kind in _ORDERED, f"loop {found.var.name} is {found.kind.value} already")
+    require(kernel, found.kind in ORDERED, f"loop {found.var.name} is {found.kind.value} already")
     return _with_kind(kernel, found, LoopKind.UNROLLED)
 
 
@@ -203,6 +207,7 @@ def vectorize(kernel: Kernel, loop: LoopName) -> Kernel:
     """All iterations at once, one per lane: loops below stay around the lanes, memory below gets a place for each."""
     found = find_loop(kernel, loop)
     check_independent(kernel, found)
+    require(kernel, found.kind in ORDERED, f"loop {found.var.name} is {found.kind.value} already")
     made = lanes(found)
     vectors = [s for s in walk_stmts(made) if isinstance(s, For) and s.kind is LoopKind.VECTORIZED]
     alike = not any(isinstance(s, (For, Alloc, Barrier)) for v in vectors for s in walk_stmts(v.body))
@@ -222,7 +227,7 @@ def jam(kernel: Kernel, loop: LoopName) -> Kernel:
     inside = [
         s for u in walk_stmts(made) if isinstance(u, For) and u.kind is LoopKind.UNROLLED for s in walk_stmts(u.body)
     ]
-    alike = not any(isinstance(s, (Alloc, Barrier)) or (isinstance(s, For) and s.kind in _ORDERED[:1]) for s in inside)
+    alike = not any(isinstance(s, (Alloc, Barrier)) or (isinstance(s, For) and s.kind in ORDERED[:1]) for s in inside)
     require(
         kernel,
         alike,
@@ -237,7 +242,7 @@ def rfactor(kernel: Kernel, loop: LoopName, width: int) -> Kernel:
     found = find_loop(kernel, loop)
     constant_extent(kernel, found)
     update, name = found.body, found.var.name
-    reduces = isinstance(update, Store) and _is_update(update) and _reads_itself_once(update, update)
+    reduces = isinstance(update, Store) and is_update(update) and _reads_itself_once(update, update)
     require(kernel, reduces, f"loop {name} is no reduction: it has to hold one update, t = t + x")
     assert isinstance(update, Store)
     acc, start = update.buffer, _neutral(update)
@@ -267,7 +272,7 @@ def parallel(kernel: Kernel, loop: LoopName) -> Kernel:
         free = all(f.kind is LoopKind.PARALLEL for f in around)
         why = f"loop {found.var.name} is inside loop {outer.var.name}"
         require(kernel, free, why, "only outermost loops can be parallel; reorder first")
-        _require_nested(kernel, outer, found)
+        require_nested(kernel, outer, found)
     check_independent(kernel, found)
     return _with_kind(kernel, found, LoopKind.PARALLEL)
 
@@ -288,11 +293,11 @@ def check_independent(kernel: Kernel, loop: For) -> None:
     """Raise where iterations may meet, so that they cannot run side by side.  Needs a constant extent."""
     constant_extent(kernel, loop)
     met = carried(loop)
-    if met is None or loop.kind not in _ORDERED:  # what runs side by side already was shown, or promised, to be free
+    if met is None or loop.kind not in ORDERED:  # what runs side by side already was shown, or promised, to be free
         return
     name, var = met.buffer.name, loop.var
     stores = [s for s in walk_stmts(loop.body) if isinstance(s, Store) and s.buffer is met.buffer]
-    reduces = any(_is_update(s) and not any(depends_on(i, var) for i in s.index) for s in stores)
+    reduces = any(is_update(s) and not any(depends_on(i, var) for i in s.index) for s in stores)
     why = f"loop {var.name} is a reduction into {name}: its iterations cannot run side by side"
     require(kernel, False, why if reduces else f"iterations of loop {var.name} depend on each other through {name}")
 
@@ -348,12 +353,12 @@ def carried(loop: For, only_flow: bool = False) -> Access | None:
     found = [a for a in accesses(loop.body) if a.buffer not in private]
     for store, other in product((a for a in found if a.is_store), found):
         asked = other.buffer is store.buffer and not (only_flow and other.is_store)
-        if asked and _may_meet(store, other, loop.var, extent, ranges):
+        if asked and may_meet(store, other, loop.var, extent, ranges):
             return other
     return None
 
 
-def _may_meet(a: Access, b: Access, var: LoopVar, extent: int | None, ranges: Ranges) -> bool:
+def may_meet(a: Access, b: Access, var: LoopVar, extent: int | None, ranges: Ranges) -> bool:
     """True if iterations ``v`` and ``w != v`` may reach one element by ``a`` and ``b``; decided by any dimension."""
     forms = [(affine(i), affine(j)) for i, j in zip(a.index, b.index, strict=True)]
     forms.append((address(a.buffer, a.index), address(b.buffer, b.index)))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Generic, TypeVar
 
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.stages import Output
@@ -324,40 +325,58 @@ def _conjuncts(condition: LoopExpr) -> list[LoopExpr]:
 # --- where conditions change -----------------------------------------------------------------------------------
 
 
+Piece = TypeVar("Piece", LoopExpr, Stmt)
+"""What is cut: the value that a walk stores, or the body of a loop."""
+
+
 @dataclass(frozen=True)
-class Segment:
+class Segment(Generic[Piece]):
     """``count`` values of a variable from ``start`` on, and the value as it is there."""
 
     start: int
     count: int
-    value: LoopExpr
+    value: Piece
 
 
-def segments(value: LoopExpr, var: LoopVar, extent: int, ranges: Mapping[LoopVar, Range]) -> list[Segment]:
-    """All of ``0 <= var < extent`` in order; one piece where nothing changes, or too much."""
-    found = _cut(Segment(0, extent, value), var, ranges)
-    return found if len(found) <= _MOST_SEGMENTS else [Segment(0, extent, value)]
+@dataclass(frozen=True)
+class Cutter(Generic[Piece]):
+    """How what is cut is looked through, and made simpler over known ranges."""
+
+    nodes: Callable[[Piece], Iterable[LoopExpr]]
+    simplified: Callable[[Piece, Mapping[LoopVar, Range]], Piece]
+
+    def segments(
+        self, value: Piece, var: LoopVar, extent: int, ranges: Mapping[LoopVar, Range]
+    ) -> list[Segment[Piece]]:
+        """All of ``0 <= var < extent`` in order; one piece where nothing changes, or too much."""
+        found = self._cut(Segment(0, extent, value), var, ranges)
+        return found if len(found) <= _MOST_SEGMENTS else [Segment(0, extent, value)]
+
+    def _cut(
+        self, whole: Segment[Piece], var: LoopVar, ranges: Mapping[LoopVar, Range], depth: int = 0
+    ) -> list[Segment[Piece]]:
+        """The pieces of a segment; what is decided in one may show where it has to be cut again."""
+        stop = whole.start + whole.count
+        changes = set(_cuts(self.nodes(whole.value), var, ranges))
+        cuts: list[int] = sorted(cut for cut in changes if whole.start < cut < stop)
+        if changes and whole.count <= _SHORT:
+            cuts = list(range(whole.start + 1, stop))
+        if not cuts or len(cuts) >= _MOST_SEGMENTS or depth == _MOST_SEGMENTS:
+            return [whole]
+        found: list[Segment[Piece]] = []
+        for start, end in zip([whole.start, *cuts], [*cuts, stop], strict=True):
+            here = self.simplified(whole.value, {**ranges, var: Range(start, end - 1)})
+            found += self._cut(Segment(start, end - start, here), var, ranges, depth + 1)
+        return found
 
 
-def _cut(whole: Segment, var: LoopVar, ranges: Mapping[LoopVar, Range], depth: int = 0) -> list[Segment]:
-    """The pieces of a segment; what is decided in one may show where it has to be cut again."""
-    stop = whole.start + whole.count
-    changes = set(_cuts(whole.value, var, ranges))
-    cuts = sorted(cut for cut in changes if whole.start < cut < stop)
-    if changes and whole.count <= _SHORT:
-        cuts = list(range(whole.start + 1, stop))
-    if not cuts or len(cuts) >= _MOST_SEGMENTS or depth == _MOST_SEGMENTS:
-        return [whole]
-    found: list[Segment] = []
-    for start, end in zip([whole.start, *cuts], [*cuts, stop], strict=True):
-        here = simplify_expr(whole.value, {**ranges, var: Range(start, end - 1)})
-        found += _cut(Segment(start, end - start, here), var, ranges, depth + 1)
-    return found
+_VALUES: Cutter[LoopExpr] = Cutter(walk_exprs, simplify_expr)
+segments = _VALUES.segments
 
 
-def _cuts(value: LoopExpr, var: LoopVar, ranges: Mapping[LoopVar, Range]) -> Iterator[int]:
+def _cuts(nodes: Iterable[LoopExpr], var: LoopVar, ranges: Mapping[LoopVar, Range]) -> Iterator[int]:
     """The first ``var`` at which a comparison or a choice of the smaller becomes undecided, or is decided again."""
-    for node in walk_exprs(value):
+    for node in nodes:
         match node:
             case Binary("lt" | "le" | "min" | "max" as op, a, b) if a.dtype == "int64":
                 yield from _changes(Binary("sub", a, b), 1 if op == "le" else 0, var, ranges)

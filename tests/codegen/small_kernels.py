@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from minitvm.codegen.loops import or_zero
 from minitvm.errors import ScheduleError
 from minitvm.ir.loop import (
     Alloc,
@@ -98,3 +99,26 @@ def sums(value: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr]) -> Kernel:
         name="i",
     )
     return Kernel("sums", (X, z), seq(zero, body))
+
+
+def padded() -> Kernel:
+    """A window of three over rows with a zero before and behind."""
+    z = Buffer("z", (6, 10), "float32")
+
+    def element(i: LoopExpr, j: LoopExpr) -> Stmt:
+        def term(k: LoopExpr) -> LoopExpr:
+            at = j + k - 1
+            return or_zero((at >= 0) & (at < 10), X[i, at])
+
+        zero = Store(z, (i, j), const(0, "float32"))
+        return seq(zero, loop(3, lambda k: Store(z, (i, j), z[i, j] + term(k)), name="k"))
+
+    return Kernel("padded", (X, z), loop(6, lambda i: loop(10, lambda j: element(i, j), name="j"), name="i"))
+
+
+def wavefront() -> Kernel:
+    """Iterations of both loops meet along anti-diagonals, those of one never."""
+    z = Buffer("z", (15,), "float32")
+    zero = loop(15, lambda i: Store(z, (i,), const(0, "float32")), name="zero")
+    body = loop(6, lambda i: loop(10, lambda j: Store(z, (i + j,), z[i + j] * const(2, "float32") + X[i, j]), name="j"))
+    return Kernel("wavefront", (X, z), seq(zero, body))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from small_kernels import A, B, C, X, Y, check, matmul, refusal, scale, shifted, sums, triangle
+from small_kernels import A, B, C, X, Y, check, matmul, prefix_sum, refusal, scale, shifted, sums, triangle, wavefront
 
 from minitvm.codegen import schedule
 from minitvm.ir.loop import Kernel, Store, loop
@@ -133,7 +133,7 @@ def test_fuse_refusals() -> None:
 def test_tile_refusals() -> None:
     assert refusal(lambda: schedule.tile(scale(), "i", "j", 4, 5)) == (
         "scale: the 6 iterations of loop i are not divisible by 4\n"
-        "  = hint: a guard would stand between the loops; split with tail='peel' first"
+        "  = hint: tail='peel' makes nests of what is left over"
     )
     assert refusal(lambda: schedule.tile(matmul(), "j", "k", 2, 5)).startswith("matmul: loop k is not perfectly nested")
 
@@ -163,6 +163,26 @@ def test_reorder_that_changes_results_is_refused() -> None:
     )
     last_wins = sums(lambda z, i, k: X[i, k])
     assert "cannot change places" in refusal(lambda: schedule.reorder(last_wins, "s", "r"))
+
+
+def test_reorder_of_iterations_that_meet_across_both_loops() -> None:
+    """Found wrong: along either loop alone nothing meets, from one corner to the other it does."""
+    assert refusal(lambda: schedule.reorder(wavefront(), "j", "i")) == (
+        "wavefront: loops j and i cannot change places: iterations depend on each other through z"
+    )
+
+
+def test_reorder_keeps_loops_and_kinds() -> None:
+    """Found wrong: a loop named twice ran twice, lanes and threads changed places with loops around them."""
+    assert refusal(lambda: schedule.reorder(scale(), "j", "j")) == "scale: a loop is named twice"
+    lanes = schedule.vectorize(schedule.parallel(scale(), "i"), "j")
+    assert refusal(lambda: schedule.reorder(lanes, "j", "i")) == (
+        "scale: loop j is vectorized, and has to stay innermost"
+    )
+    threads = schedule.parallel(scale(), "i")
+    assert refusal(lambda: schedule.reorder(threads, "j", "i")) == (
+        "scale: loop i is parallel, and has to stay outermost"
+    )
 
 
 def test_reorder_refuses_imperfect_nests() -> None:
@@ -229,8 +249,8 @@ def test_memory_refusals() -> None:
     )
     assert refusal(lambda: schedule.cache_read(scale(), Y, "j")) == "scale: loop j does not read y"
     assert refusal(lambda: schedule.cache_write(scale(), X, "j")) == "scale: loop j does not store to x"
-    assert refusal(lambda: schedule.cache_write(kernel, C, "k")) == (
-        "matmul: loop k does not store all of its part of c before it reads it\n"
+    assert refusal(lambda: schedule.cache_write(prefix_sum(), Y, "i")) == (
+        "prefix_sum: loop i does not store all of its part of y before it reads it, nor adds to all of it\n"
         "  = hint: the loops of the reduction must be inside, and no condition around the store"
     )
     guarded = schedule.split(scale(), "j", 4)
@@ -240,6 +260,18 @@ def test_memory_refusals() -> None:
     assert refusal(lambda: schedule.compute_at(kernel, A, "j")) == (
         "matmul: a is a parameter; only memory of the kernel can move"
     )
+
+
+def test_memory_has_a_place() -> None:
+    """Found wrong: copies in lanes, of memory that lives further in, and for a loop that it does not reach."""
+    kernel = schedule.cache_read(matmul(), A, "k")
+    inside = "matmul: a_local is allocated inside loop k already"
+    assert refusal(lambda: schedule.cache_write(kernel, "a_local", "k")) == inside
+    assert refusal(lambda: schedule.compute_at(kernel, "a_local", "j")) == inside.replace("loop k", "loop j")
+    lanes = schedule.vectorize(scale(), "j")
+    for step in (schedule.cache_read, schedule.cache_write, schedule.stage):
+        said = refusal(lambda step=step: step(lanes, X if step is not schedule.cache_write else Y, "j"))
+        assert said == "scale: loop j is vectorized\n  = hint: a loop around it has memory for all lanes"
 
 
 def test_compute_at_refusals() -> None:
