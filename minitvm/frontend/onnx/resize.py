@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
+from typing import Any
 
 import numpy as np
 
 from minitvm.frontend.onnx.matmul import matmul
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import onnx_op
-from minitvm.frontend.onnx.resize_open import cubic_along, linear_along, nearest_along
+from minitvm.frontend.onnx.resize_open import OpenAxis, cubic_along, linear_along, nearest_along, smoothed_along
 from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.budget import current
 from minitvm.ir.dims import Dim, Undecided
@@ -83,6 +84,11 @@ def resize(node: OnnxNode) -> Expr:
     flags = bool(node.attr("exclude_outside")), bool(node.attr("antialias", 0))
     mode, coordinates, nearest, alpha = map(node.attr, names)
     sampling = Sampling(mode, coordinates, nearest, alpha, *flags, node.attr("extrapolation_value"))
+    type_ = node[0].tensor_type
+    if mode != "nearest" and not type_.is_float and not type_.is_static:
+        wide = copy.copy(node)
+        wide.inputs = [cast(node[0], "float64"), *node.inputs[1:]]
+        return _whole(resize(wide), type_.dtype)
     node = _with_open_axes(node, sampling)
     return resized(node, _resize_axes(node, sampling), sampling)
 
@@ -98,22 +104,30 @@ def _with_open_axes(node: OnnxNode, sampling: Sampling) -> OnnxNode:
         is_known = isinstance(shape[axis], int) and isinstance(given, (int, float))
         if is_known or given == (1.0 if scales else shape[axis]):
             continue
-        if scales and given != int(given):
-            raise Undecided(f"{node.op_type} by {given} of a size that only a run knows")
-        size = shape[axis] * int(scales[i]) if scales else sizes[i]
+        by = _open_axis(axis, shape[axis], given, bool(scales), sampling)
         if sampling.mode == "nearest":
-            x = nearest_along(x, axis, size, sampling.coordinates, sampling.nearest)
+            x = nearest_along(x, by, sampling.nearest)
         elif sampling.antialias or sampling.exclude_outside:
-            raise Undecided("smoothed resizing of sizes that only a run knows")
-        elif sampling.mode == "linear":
-            x = linear_along(x, axis, size, sampling.coordinates)
-        elif sampling.mode == "cubic":
-            x = cubic_along(x, axis, size, sampling.coordinates, sampling.cubic)
+            alpha = sampling.cubic if sampling.mode == "cubic" else None
+            x = smoothed_along(x, by, alpha, sampling.antialias, sampling.exclude_outside)
         else:
-            raise Undecided(f"{sampling.mode} resizing of sizes that only a run knows")
+            x = linear_along(x, by) if sampling.mode == "linear" else cubic_along(x, by, sampling.cubic)
     changed = copy.copy(node)
     changed.inputs = [x, *node.inputs[1:]]
     return changed
+
+
+_FEW_DIGITS = 1 << 8
+
+
+def _open_axis(axis: int, extent: Dim, given: Any, is_scale: bool, sampling: Sampling) -> OpenAxis:
+    """By a size, or a scale of so few digits that ``extent * scale`` is not rounded; others need a number."""
+    if not is_scale:
+        return OpenAxis(axis, extent, given, sampling.coordinates, given, extent)
+    above, below = Fraction(given).as_integer_ratio()
+    if above >= _FEW_DIGITS or below >= _FEW_DIGITS:
+        raise Undecided(f"Resize by {given} of a size that only a run knows")
+    return OpenAxis(axis, extent, extent * above // below, sampling.coordinates, above, below)
 
 
 def _asked(node: OnnxNode) -> tuple[list[int], list[float], list[Dim]]:

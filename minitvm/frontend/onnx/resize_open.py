@@ -4,26 +4,39 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import reduce
 
-from minitvm.frontend.onnx.node import cast, emit, rank
-from minitvm.frontend.onnx.tensor import positions, reshaped
-from minitvm.ir.dims import Dim, Undecided, is_equal
+from minitvm.frontend.onnx.node import cast, emit, rank, scalar
+from minitvm.frontend.onnx.tensor import number, positions, reshaped
+from minitvm.ir.dims import Dim, Undecided, is_equal, larger
 from minitvm.ir.expr import Expr
 
 
-def nearest_along(x: Expr, axis: int, size: Dim, coordinates: str, rounding: str) -> Expr:
-    """Nearest neighbours along an axis, by size over extent; :class:`Undecided` for coordinates that need numbers."""
-    above, below = _places(x.tensor_type.shape[axis], size, coordinates)
-    return _taken(x, axis, _rounded(above, below, rounding))
+@dataclass(frozen=True)
+class OpenAxis:
+    """How one axis is resized: its extents, what coordinates are computed by, the scale as a quotient."""
+
+    axis: int
+    extent: Dim
+    size: Dim
+    coordinates: str
+    above: Dim
+    below: Dim
+    """The scale is ``above`` over ``below``."""
 
 
-def linear_along(x: Expr, axis: int, size: Dim, coordinates: str) -> Expr:
+def nearest_along(x: Expr, by: OpenAxis, rounding: str) -> Expr:
+    """Nearest neighbours; :class:`Undecided` for coordinates that need numbers."""
+    return _taken(x, by.axis, _rounded(*_places(by), rounding))
+
+
+def linear_along(x: Expr, by: OpenAxis) -> Expr:
     """Two neighbours by their distance, likewise; of floats."""
-    return _weighted(x, axis, size, coordinates, lambda t: {0: 1.0 - t, 1: t})
+    return _weighted(x, by, lambda t: {0: 1.0 - t, 1: t})
 
 
-def cubic_along(x: Expr, axis: int, size: Dim, coordinates: str, alpha: float) -> Expr:
+def cubic_along(x: Expr, by: OpenAxis, alpha: float) -> Expr:
     """Four neighbours by Keys' kernel, likewise."""
 
     def near(d: Expr) -> Expr:
@@ -33,34 +46,66 @@ def cubic_along(x: Expr, axis: int, size: Dim, coordinates: str, alpha: float) -
         return (d - 1.0) * (d - 2.0) * (d - 2.0) * alpha
 
     weights = lambda t: {-1: far(t + 1.0), 0: near(t), 1: near(1.0 - t), 2: far(2.0 - t)}  # noqa: E731
-    return _weighted(x, axis, size, coordinates, weights)
+    return _weighted(x, by, weights)
 
 
-def _weighted(x: Expr, axis: int, size: Dim, coordinates: str, weights: Callable[[Expr], dict[int, Expr]]) -> Expr:
-    """Neighbours, counted from the one before each place, by weights that follow from the distance to that one."""
-    if not x.tensor_type.is_float:
-        raise Undecided("interpolated whole numbers of sizes that only a run knows")
+def smoothed_along(x: Expr, by: OpenAxis, alpha: float | None, antialias: bool, exclude_outside: bool) -> Expr:
+    """A sum over all pixels, by Keys' kernel or (without ``alpha``) a tent: stretched where ``antialias`` is asked for
+    and the axis shrinks.  Pixels outside are those at the border, or, with ``exclude_outside``, have no part."""
     if x.dtype == "float16":
-        return cast(_weighted(cast(x, "float32"), axis, size, coordinates, weights), "float16")
-    above, below = _places(x.tensor_type.shape[axis], size, coordinates)
+        return cast(smoothed_along(cast(x, "float32"), by, alpha, antialias, exclude_outside), "float16")
+    reach: Dim = 1 if alpha is None else 2
+    stretch = scalar(1.0, "float64")
+    if antialias:
+        reach = larger(reach, -(-reach * by.below // by.above))
+        stretch = emit("maximum", cast(number(by.below), "float64") / cast(number(by.above), "float64"), stretch)
+    beyond: Dim = 0 if exclude_outside else reach
+    count = by.extent + 2 * beyond
+    pixels = reshaped(positions(count), [1, count]) - beyond
+    above, below = (reshaped(part, [by.size, 1]) for part in _places(by))
+    distance = cast(emit("abs", pixels * below - above), "float64") / (cast(below, "float64") * stretch)
+    values = emit("maximum", 1.0 - distance, 0.0) if alpha is None else _keys(distance, alpha)
+    total = emit("sum", values, axis=(1,), keepdims=True)
+    shape = [by.size, count, *[1] * (rank(x) - 1 - by.axis)]
+    share = reshaped(cast(values / emit("where", emit("equal", total, 0.0), 1.0, total), x.dtype), shape)
+    near = emit("expand_dims", _taken(x, by.axis, positions(count) - beyond), axis=by.axis)
+    parts = emit("where", emit("equal", share, 0.0), 0.0, near) * share  # what weighs 0 may be infinite
+    return emit("sum", parts, axis=(by.axis + 1,))
+
+
+def _keys(distance: Expr, alpha: float) -> Expr:
+    near = ((alpha + 2) * distance - (alpha + 3)) * distance * distance + 1.0
+    far = (distance - 1.0) * (distance - 2.0) * (distance - 2.0) * alpha
+    outside = emit("where", emit("less", distance, 2.0), far, 0.0)
+    return emit("where", emit("less_equal", distance, 1.0), near, outside)
+
+
+def _weighted(x: Expr, by: OpenAxis, weights: Callable[[Expr], dict[int, Expr]]) -> Expr:
+    """Neighbours, counted from the one before each place, by weights that follow from the distance to that one."""
+    if x.dtype == "float16":
+        return cast(_weighted(cast(x, "float32"), by, weights), "float16")
+    above, below = _places(by)
     first = _floor(above, below)
     share = cast(above - first * below, x.dtype) / cast(below, x.dtype)
-    share = reshaped(share, [size, *[1] * (rank(x) - 1 - axis)])
-    parts = [_taken(x, axis, first + place) * weight for place, weight in weights(share).items()]
+    share = reshaped(share, [by.size, *[1] * (rank(x) - 1 - by.axis)])
+    parts = [_taken(x, by.axis, first + place) * weight for place, weight in weights(share).items()]
     return reduce(operator.add, parts)
 
 
-def _places(extent: Dim, size: Dim, mode: str) -> tuple[Expr, Expr]:
+def _places(by: OpenAxis) -> tuple[Expr, Expr]:
     """The place where results lie on the axis, (size,) each: whole numbers, the first over the second."""
+    extent, size, mode = by.extent, by.size, by.coordinates
     x = positions(size)
     if mode in ("align_corners", "pytorch_half_pixel") and is_equal(size, 1):
         return x * 0, x * 0 + 1
     if mode == "align_corners":
         return x * (extent - 1), x * 0 + (size - 1)
     if mode == "asymmetric":
-        return x * extent, x * 0 + size
-    if mode in ("half_pixel", "pytorch_half_pixel", "half_pixel_symmetric"):
-        return (x * 2 + 1) * extent - size, x * 0 + size * 2
+        return x * by.below, x * 0 + by.above
+    if mode == "half_pixel_symmetric":  # (2x + 1) / scale - 1 + extent - size / scale, halved
+        return (x * 2 + 1 - size) * by.below + (extent - 1) * by.above, x * 0 + by.above * 2
+    if mode in ("half_pixel", "pytorch_half_pixel"):
+        return (x * 2 + 1) * by.below - by.above, x * 0 + by.above * 2
     raise Undecided(f"coordinates of {mode} with sizes that only a run knows")
 
 

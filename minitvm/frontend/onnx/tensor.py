@@ -52,6 +52,11 @@ def positions(count: Dim) -> Expr:
     return integers(np.arange(count)) if isinstance(count, int) else emit("iota", size=count)
 
 
+def number(dim: Dim) -> Expr:
+    """A dimension, () int64."""
+    return Constant(np.asarray(dim)) if isinstance(dim, int) else emit("extent", size=dim, dtype="int64")
+
+
 @door
 def text(values: np.ndarray) -> Expr:
     """A constant tensor of text."""

@@ -11,7 +11,7 @@ from minitvm.frontend.onnx.more.contrib import contrib_op, only
 from minitvm.frontend.onnx.more.contrib_quantized import packed, quantized_projection, unpacked
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, rank, scalar, single
 from minitvm.frontend.onnx.tensor import integers, positions, reshaped
-from minitvm.ir.dims import Dim, is_less
+from minitvm.ir.dims import Dim, is_equal, is_less
 from minitvm.ir.expr import Constant, Expr
 
 _NEVER = float(np.finfo(np.float32).min)
@@ -90,9 +90,17 @@ def _causal(node: OnnxNode, heads: Heads, past: int) -> Expr | None:
     one at all there is, whatever comes after it, as in ONNX Runtime."""
     if not node.attr("unidirectional", 0):
         return None
+    if not isinstance(heads.places, int) or not isinstance(heads.length, int):
+        return _causal_of_any(heads.length, heads.places, past)
     place, own = np.arange(heads.places), np.arange(heads.length)[:, None] + past
     own[-1:] = heads.places - 1
     return Constant(np.where(place <= own, 0, _NEVER).astype(np.float32))
+
+
+def _causal_of_any(length: Dim, places: Dim, past: Dim) -> Expr:
+    row = reshaped(positions(length), [length, 1])
+    own = emit("where", emit("equal", row, length - 1), places - 1, row + past)
+    return _added(emit("less_equal", reshaped(positions(places), [1, places]), own))
 
 
 def _added(seen: Expr) -> Expr:
@@ -107,19 +115,27 @@ def _padding(node: OnnxNode, mask: Expr | None, heads: Heads) -> Expr | None:
         return None
     off, places, mask = node.attr("mask_filter_value", -10000.0), heads.places, cast(mask, "int64")
     if rank(mask) == 1:
-        if mask.shape[0] not in (heads.batch, 2 * heads.batch, 3 * heads.batch + 2):
-            raise node.fail(f"a mask of {mask.shape[0]} numbers for {heads.batch} sequences is not supported")
-        if mask.shape[0] > 2 * heads.batch:
-            mask = emit("strided_slice", mask, begin=(0,), end=(heads.batch,), axes=(0,))
-        ends, *starts = emit_many("split", mask, indices_or_sections=mask.shape[0] // heads.batch, axis=0)
-        place = integers(np.arange(places)[None])
-        kept = emit("less", place, reshaped(ends, [heads.batch, 1]))
+        ends, *starts = _ends(node, mask, heads.batch)
+        place = reshaped(positions(places), [1, places])
+        kept = emit("less", place, ends)
         for start in starts:
-            kept = emit("logical_and", kept, emit("greater_equal", place, reshaped(start, [heads.batch, 1])))
+            kept = emit("logical_and", kept, emit("greater_equal", place, start))
     else:
         kept = emit("greater", mask, 0)
     shape = [heads.batch, 1, *kept.shape[1:-1], places] if rank(kept) == 3 else [heads.batch, 1, 1, places]
     return reshaped(emit("where", kept, Constant(np.float32(0)), Constant(np.float32(off))), shape)
+
+
+def _ends(node: OnnxNode, mask: Expr, batch: Dim) -> list[Expr]:
+    """Where sequences end, (batch, 1), and where they start, if the mask says so."""
+    count = mask.tensor_type.shape[0]
+    if is_equal(count, 2 * batch):
+        return emit_many("split", reshaped(mask, [2 * batch, 1]), indices_or_sections=2, axis=0)
+    if is_equal(count, 3 * batch + 2):
+        mask = emit("strided_slice", mask, begin=(0,), end=(batch,), axes=(0,))
+    elif not is_equal(count, batch):
+        raise node.fail(f"a mask of {count} numbers for {batch} sequences is not supported")
+    return [reshaped(mask, [batch, 1])]
 
 
 # --- attention --------------------------------------------------------------------------------------------------

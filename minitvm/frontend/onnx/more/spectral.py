@@ -12,7 +12,8 @@ import numpy as np
 from minitvm.frontend.onnx.more.foreign import foreign
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, onnx_dtype, rank, scalar
 from minitvm.frontend.onnx.registry import Outputs, onnx_op
-from minitvm.frontend.onnx.tensor import first, reshaped
+from minitvm.frontend.onnx.tensor import first, number, positions, reshaped
+from minitvm.ir.dims import Dim, SymbolicDim, is_less, larger, product
 from minitvm.ir.expr import Constant, Expr
 
 DIRECT = 512
@@ -21,12 +22,17 @@ LARGEST = 2048
 """Points that cannot be divided, and still are one product."""
 
 
-def _cut(x: Expr, axis: int, length: int) -> Expr:
+LONGEST = 4096
+"""Points of a transform whose matrix a run makes."""
+
+
+def _cut(x: Expr, axis: int, length: Dim) -> Expr:
     """The first ``length`` places along an axis, zeros behind the last."""
-    extent = x.shape[axis]
-    if extent >= length:
-        return first(x, length, axis)
-    return emit("nn.pad", x, 0, pad_width=tuple((0, (d == axis) * (length - extent)) for d in range(rank(x))))
+    extent = x.tensor_type.shape[axis]
+    missing = larger(0, length - extent)
+    if missing != 0:
+        x = emit("nn.pad", x, 0, pad_width=tuple((0, missing if d == axis else 0) for d in range(rank(x))))
+    return x if extent == length else first(x, length, axis)
 
 
 def _roots(sign: float, times: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray]:
@@ -43,6 +49,39 @@ def _matrix(points: int, wanted: int, parts: int, sign: int) -> np.ndarray:
     cosine, sine = _roots(sign, n * k, points)
     rows = [np.stack([cosine, sine], -1), np.stack([-sine, cosine], -1)][:parts]
     return np.stack(rows, 1).reshape(points * parts, wanted * 2)
+
+
+def _open_roots(times: Expr, points: Dim) -> tuple[Expr, Expr]:
+    """Likewise of ``times`` / ``points`` turns, in a run."""
+    turns = emit("floor_mod", times, points)
+    angle = cast(turns, "float64") * (2 * np.pi) / cast(number(points), "float64")
+    at_quarter = emit("equal", emit("floor_mod", turns * 4, points), 0)
+    cosine, sine = (
+        emit("where", at_quarter, emit("round", part), part) for part in map(emit, ("cos", "sin"), [angle] * 2)
+    )
+    return cosine, sine
+
+
+def _open_transform(x: Expr, wanted: Dim, sign: int) -> Expr:
+    """:func:`transform` of as many points as a run has."""
+    rows, points, parts = x.tensor_type.shape
+    n, k = reshaped(positions(points), [1, points]), reshaped(positions(wanted), [wanted, 1])
+    cosine, sine = _open_roots(n * k * sign, points)
+    columns = [emit("stack", [cosine, -sine][:parts], axis=2), emit("stack", [sine, cosine][:parts], axis=2)]
+    matrix = reshaped(emit("stack", columns, axis=1), [wanted * 2, points * parts])
+    return reshaped(emit("nn.dense", reshaped(x, [rows, points * parts]), cast(matrix, x.dtype)), [rows, wanted, 2])
+
+
+def _open_real_inverse(x: Expr, length: Dim) -> Expr:
+    """:func:`_real_inverse` of as many points as a run has."""
+    rows, points, _ = x.tensor_type.shape
+    n, k = reshaped(positions(length), [length, 1]), reshaped(positions(points), [1, points])
+    cosine, sine = _open_roots(n * k, length)
+    is_single = emit("logical_or", emit("equal", k, 0), emit("equal", k * 2, length))
+    share = emit("where", is_single, scalar(1.0, "float64"), 2.0) / cast(number(length), "float64")
+    matrix = reshaped(emit("stack", [cosine * share, -sine * share], axis=2), [length, points * 2])
+    found = emit("nn.dense", reshaped(x, [rows, points * 2]), cast(matrix, x.dtype))
+    return reshaped(found, [rows, length, 1])
 
 
 def _product(x: Expr, matrix: np.ndarray) -> Expr:
@@ -62,6 +101,8 @@ def transforms(points: int) -> bool:
 def transform(x: Expr, wanted: int, sign: int = -1) -> Expr:
     """x: (rows, points, 1 or 2) -> (rows, wanted, 2), the first frequencies."""
     rows, points, parts = x.shape
+    if not isinstance(points, int) or not isinstance(wanted, int):
+        return _open_transform(x, wanted, sign)
     first = _divisor(points)
     if points <= DIRECT or first == 1:
         found = _product(reshaped(x, [rows, points * parts]), _matrix(points, wanted, parts, sign))
@@ -88,6 +129,8 @@ def _turned(x: Expr, points: int, sign: int) -> Expr:
 def _real_inverse(x: Expr, length: int) -> Expr:
     """x: (rows, length // 2 + 1, 2) half of a symmetric spectrum -> (rows, length, 1)."""
     rows, points, _ = x.shape
+    if not isinstance(points, int) or not isinstance(length, int):
+        return _open_real_inverse(x, length)
     n, k = np.arange(length), np.arange(points)[:, None]
     (cosine, sine), twice = _roots(1, n * k, length), np.where((k == 0) | (2 * k == length), 1, 2) / length
     matrix = np.stack([cosine * twice, -sine * twice], 1).reshape(points * 2, length)
@@ -103,23 +146,30 @@ def dft(node: OnnxNode) -> Outputs:
         raise node.fail(f"takes numbers or pairs of them along another axis than the last, not {x.tensor_type}")
     default = 2 * (x.shape[axis] - 1) if inverse and one_sided else x.shape[axis]
     length = default if node.get(1) is None else int(node.constant(1, "dft_length").item())
-    node.afford(32 * length, f"a transform of {length:,} points")
-    if not transforms(length) or (inverse and one_sided and length > LARGEST):
+    if not _is_within(node, length, inverse and one_sided):
         return foreign(node)
     order = (*(d for d in range(rank(x) - 1) if d != axis), axis, rank(x) - 1)
     shape = [x.shape[d] for d in order]
     x = emit("transpose", cast(x, "float64"), axes=order)  # what cancels is far smaller than what it is made of
     x = _cut(x, rank(x) - 2, length // 2 + 1 if inverse and one_sided else length)
-    x = reshaped(x, [math.prod(shape[:-2]), *x.shape[-2:]])
+    x = reshaped(x, [product(shape[:-2]), *x.shape[-2:]])
     if inverse and one_sided:
         x = x if x.shape[2] == 2 else _cut(x, 2, 2)
         found = _real_inverse(x, length)
     else:
         found = transform(x, length // 2 + 1 if one_sided else length, 1 if inverse else -1)
-        found = emit("divide", found, scalar(length, found)) if inverse else found
+        found = emit("divide", found, cast(number(length), found.dtype)) if inverse else found
     found = reshaped(found, [*shape[:-2], *found.shape[1:]])
     back = tuple(int(i) for i in np.argsort(order))
     return cast(emit("transpose", found, axes=back), node[0].dtype)
+
+
+def _is_within(node: OnnxNode, points: Dim, by_matrix: bool) -> bool:
+    """Whether kernels transform so many points; of open ones, which have one matrix, that is counted on."""
+    if isinstance(points, SymbolicDim):
+        return is_less(0, points) and is_less(points, LONGEST + 1)
+    node.afford(32 * points, f"a transform of {points:,} points")
+    return transforms(points) and not (by_matrix and points > LARGEST)
 
 
 @onnx_op("STFT", since=17)
@@ -132,13 +182,13 @@ def stft(node: OnnxNode) -> Outputs:
     points = int(node.constant(3, "frame_length").item()) if given is not None else None
     width = window.shape[0] if window is not None else points or x.shape[1]
     points = points or width
-    node.afford(32 * points, f"a transform of {points:,} points")
     count = (x.shape[1] - points) // step + 1
-    if count < 1 or not transforms(points):
+    if count < 1 or not _is_within(node, points, False):
         return foreign(node)
-    node.afford(8 * count * width, f"{count:,} windows of {width:,} points")
-    places = np.arange(count)[:, None] * step + np.arange(width)
-    frames = emit("take", _cut(x, 1, int(places.max()) + 1), Constant(places), axis=1)
+    if isinstance(count, int):
+        node.afford(8 * count * width, f"{count:,} windows of {width:,} points")
+    places = reshaped(positions(count), [count, 1]) * step + reshaped(positions(width), [1, width])
+    frames = emit("take", _cut(x, 1, (count - 1) * step + width), places, axis=1)
     if window is not None:
         frames = frames * reshaped(window, [width, 1])
     rows = _cut(reshaped(frames, [x.shape[0] * count, width, x.shape[2]]), 1, points)
