@@ -469,6 +469,28 @@ def resized(g: Walk) -> None:
     g.made((n, c, f"2*{h}", f"2*{w}"), "Resize", x, "", g.constant([1, 1, 2, 2], "float32"), mode="nearest")
 
 
+@step
+def resized_to_another(g: Walk) -> None:
+    """To the height and width of another image, by every kernel, smoothed or not."""
+    x, other = g.pick(4), g.pick(4)
+    n, c, *_ = g.dims(x)
+    sizes = g.node("Concat", *(g.size(v, axis) for v, axis in ((x, 0), (x, 1), (other, 2), (other, 3))), axis=0)[0]
+    mode = g.rng.choice(("nearest", "linear", "cubic"))
+    smooth = {"antialias": g.rng.randrange(2)} if mode != "nearest" else {}
+    g.made((n, c, *g.dims(other)[2:]), "Resize", x, "", "", sizes, mode=mode, **smooth)
+
+
+@step
+def spectrum(g: Walk) -> None:
+    """Of real numbers, along the last axis."""
+    x = g.pick()
+    if not g.dims(x):
+        raise Skip
+    (numbers,) = g.node("Unsqueeze", x, g.constant([-1]))
+    (found,) = g.node("DFT", numbers, axis=len(g.dims(x)) - 1)
+    g.made(g.dims(x), "Gather", found, g.constant(0), axis=len(g.dims(x)))
+
+
 # --- steps --------------------------------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -294,13 +294,20 @@ def halved(wide: Buffer, at: Sequence[LoopExpr], width: int, op: str) -> Stmt:
 # --- written with functions of a position ---------------------------------------------------------------------
 
 
-def in_vectors(extent: int, width: int, body: Callable[[LoopExpr, int], Stmt]) -> Stmt:
-    """``body(start, width)`` for whole vectors, then once for what is left over; one by one where ``width`` is 1."""
+Valid: TypeAlias = int | LoopExpr
+"""How many lanes of a vector there are elements for."""
+
+
+def in_vectors(extent: Dim, width: int, body: Callable[[LoopExpr, Any], Stmt]) -> Stmt:
+    """``body(start, width)`` for whole vectors, then once for what is left over, a :data:`Valid`, which may be nothing
+    where only a run knows it; one by one where ``width`` is 1."""
     if width == 1:
         return loop(extent, lambda j: body(j, 1), name="j")
-    whole, rest = divmod(extent, width)
-    main = loop(whole, lambda v: body(v * width, width), name="v") if whole else None
-    return seq(main, body(Const(whole * width), rest) if rest else None)
+    whole = extent // width
+    rest = extent - whole * width
+    main = loop(whole, lambda v: body(v * width, width), name="v") if whole != 0 else None
+    start, valid = as_index(whole * width), rest if isinstance(rest, int) else as_index(rest)
+    return seq(main, body(start, valid) if rest != 0 else None)
 
 
 def in_strips(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from minitvm.codegen.loops import enough, in_lanes, in_parallel, in_vectors, or_zero
+from minitvm.codegen.loops import Valid, enough, in_lanes, in_parallel, in_vectors, or_zero
 from minitvm.codegen.problem import Problem, Tile
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
@@ -366,9 +366,9 @@ class Dots(Gemm):
     def _tile(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Stmt:
         product, width = self.product, self._width(rows * group.size)
 
-        def factor(element: LoopExpr, lane: LoopExpr, valid: int) -> LoopExpr:
+        def factor(element: LoopExpr, lane: LoopExpr, valid: Valid) -> LoopExpr:
             value = element.astype(product.dtype)
-            return value if valid == width else or_zero(lane < valid, value)
+            return value if isinstance(valid, int) and valid == width else or_zero(lane < valid, value)
 
         return _DotTile(
             rows,
@@ -382,8 +382,9 @@ class Dots(Gemm):
 
     def _width(self, sums: int) -> int:
         """Lanes of a sum: several vectors where a tile has too few sums to keep the multipliers busy."""
-        spread = 1
-        while 2 * spread * sums <= _IN_FLIGHT and spread < _WIDEST and 4 * spread * self.vector <= self.product.depth:
+        spread, depth = 1, self.product.depth
+        most = depth // (4 * self.vector) if isinstance(depth, int) else _WIDEST
+        while 2 * spread * sums <= _IN_FLIGHT and spread < _WIDEST and spread <= most:
             spread *= 2
         return spread * self.vector
 

@@ -1,0 +1,89 @@
+"""Operators whose tables follow from sizes: over open sizes kernels make them, and one library is for all."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+import minitvm
+
+Shape = tuple[int, ...]
+FORMS: dict[str, tuple[str, list[list[Shape]]]] = {
+    "dft": (
+        "(float[n, t, 1] x) => (float[n, u, 2] y) <int64 axis = {1}> { y = DFT <onesided = 1> (x, , axis) }",
+        [[(2, 8, 1)], [(1, 7, 1)], [(3, 30, 1)], [(1, 1, 1)]],
+    ),
+    "inverse": (
+        "(float[n, t, 2] x) => (float[n, t, 2] y) <int64 axis = {1}> { y = DFT <inverse = 1> (x, , axis) }",
+        [[(2, 8, 2)], [(1, 7, 2)], [(3, 30, 2)]],
+    ),
+    "dft of a length": (
+        "(float[n, t, 2] x) => (float[n, 12, 2] y) <int64 axis = {1}, int64 l = {12}> { y = DFT (x, l, axis) }",
+        [[(2, 8, 2)], [(1, 12, 2)], [(3, 30, 2)]],
+    ),
+    "stft": (
+        "(float[n, t, 1] x) => (float[n, f, 9, 2] y) <int64 step = {4}, int64 l = {16}> { y = STFT (x, step, , l) }",
+        [[(2, 80, 1)], [(1, 16, 1)], [(3, 51, 1)]],
+    ),
+    "smoothed": (
+        """(float[1, 2, h, w] x, float[a, b] q) => (float[1, 2, a, b] y) <int64[2] head = {1, 2}> {
+        shape = Shape (q) size = Concat <axis = 0> (head, shape)
+        y = Resize <mode = "cubic", antialias = 1, coordinate_transformation_mode = "half_pixel"> (x, , , size) }""",
+        [[(1, 2, 5, 14), (8, 9)], [(1, 2, 14, 7), (14, 14)], [(1, 2, 30, 9), (5, 7)]],
+    ),
+    "cut at the border": (
+        """(float[1, 2, h, w] x, float[a, b] q) => (float[1, 2, a, b] y) <int64[2] head = {1, 2}> {
+        shape = Shape (q) size = Concat <axis = 0> (head, shape)
+        y = Resize <mode = "cubic", exclude_outside = 1> (x, , , size) }""",
+        [[(1, 2, 5, 14), (8, 9)], [(1, 2, 30, 9), (5, 7)]],
+    ),
+    "half as large again": (
+        """(float[1, 2, h, w] x) => (float[1, 2, a, b] y) <float[4] scales = {1.0, 1.0, 1.5, 0.5}> {
+        y = Resize <mode = "linear", coordinate_transformation_mode = "pytorch_half_pixel"> (x, , scales) }""",
+        [[(1, 2, 5, 14)], [(1, 2, 8, 7)], [(1, 2, 30, 9)]],
+    ),
+    "of whole numbers": (
+        """(float[1, 2, h, w] x) => (uint8[1, 2, a, b] y) <float[4] scales = {1.0, 1.0, 2.0, 2.0}, float by = {40.0}> {
+        s = Abs (x) t = Mul (s, by) u = Cast <to = 2> (t) y = Resize <mode = "linear"> (u, , scales) }""",
+        [[(1, 2, 5, 14)], [(1, 2, 8, 7)]],
+    ),
+    "product": ("(float[m, k] x, float[n, k] w) => (float[m, n] y) { y = Gemm <transB = 1> (x, w) }", []),
+}
+FORMS["product"][1].extend([[(3, 40), (5, 40)], [(1, 7), (2, 7)], [(33, 513), (17, 513)], [(4, 16), (4, 16)]])
+
+
+def _agree(text: str, domain: str, feeds: list[dict[str, np.ndarray]]) -> None:
+    """With onnxruntime, at all of these, by one library."""
+    import onnxruntime
+
+    head = f'<ir_version: 9, opset_import: ["" : 20{domain}]> g '
+    data = onnx.parser.parse_model(head + text).SerializeToString()
+    session = minitvm.InferenceSession(data, num_threads=1, specialise_after=0)
+    peer = onnxruntime.InferenceSession(data)
+    for given in feeds:
+        for found, wanted in zip(session.run(None, given), peer.run(None, given), strict=True):
+            np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-4)  # its transforms add up in float32
+    assert len(session.libraries) == 1 and session.host_calls == [], session.symbolic
+
+
+@pytest.mark.parametrize("form", list(FORMS))
+def test_a_form_is_compiled_once_and_agrees_with_onnxruntime(form: str) -> None:
+    text, runs = FORMS[form]
+    rng, names = np.random.default_rng(0), [name for name in "xqw" if f"] {name}" in text.partition("=>")[0]]
+    _agree(text, "", [{n: rng.normal(size=s).astype("float32") for n, s in zip(names, r, strict=True)} for r in runs])
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+@pytest.mark.parametrize("causal", [0, 1])
+def test_attention_with_ends_of_sequences_is_compiled_once(parts: int, causal: int) -> None:
+    """``parts`` 2: with starts behind them."""
+    text = f"""(float[n, t, 8] x, int32[m] ends, float[8, 24] w, float[24] b) => (float[n, t, 8] y) {{
+        y = com.microsoft.Attention <num_heads = 2, unidirectional = {causal}> (x, w, b, ends) }}"""
+    rng, runs = np.random.default_rng(1), []
+    weights = {"w": rng.normal(size=(8, 24)).astype("float32"), "b": rng.normal(size=24).astype("float32")}
+    for n, t in ((2, 8), (3, 5), (1, 17)):
+        ends = [rng.integers(2, t + 1, n), rng.integers(0, 2, n)][:parts]
+        x = rng.normal(size=(n, t, 8)).astype("float32")
+        runs.append({"x": x, "ends": np.concatenate(ends).astype("int32"), **weights})
+    _agree(text, ', "com.microsoft" : 1', runs)
