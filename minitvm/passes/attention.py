@@ -113,7 +113,8 @@ def _to_softmax(node: Expr) -> bool:
 def _walked(outer: Call, uses: Mapping[Expr, int]) -> _Chain | Declined:
     chain, node = _Chain(outer), outer.args[0]
     while chain.inner is None:
-        assert isinstance(node, Call)
+        if not isinstance(node, Call):
+            return Declined("its probabilities are made of no product")
         if _is_open(node) or _is_open(outer):
             return Declined(f"sizes of {name_of(node)} are known only when the model runs")
         if uses[node] > (2 if node is chain.asked_twice else 1):

@@ -157,6 +157,18 @@ def test_what_is_no_attention_stays(case: str) -> None:
     assert any(reason in line for line in stayed(log)), stayed(log)
 
 
+def test_probabilities_of_no_product_are_no_attention() -> None:
+    text = """
+def @main(%scores: Tensor[(6, 5, 7), float32], %v: Tensor[(6, 7, 4), float32]) -> Tensor[(6, 5, 4), float32] {
+  %0 = nn.softmax(%scores);
+  nn.batch_matmul(%0, %v, transpose_b=False)
+}
+"""
+    with decisions() as log:
+        check_unchanged(FuseAttention(), text)
+    assert "its probabilities are made of no product" in stayed(log)[0]
+
+
 def test_scores_that_are_read_elsewhere_stay() -> None:
     rest = "%35 = reshape(%32, newshape=[2, 3, 5, 4]); %36 = sum(%30, axis=[3], keepdims=True); add(%35, %36)"
     with decisions() as log:

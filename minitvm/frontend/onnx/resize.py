@@ -79,7 +79,11 @@ def upsample(node: OnnxNode) -> Expr:
 
 
 @onnx_op("Resize", since=11)
-def resize(node: OnnxNode) -> Expr:
+def resize_op(node: OnnxNode) -> Expr:
+    return _resize(node)
+
+
+def _resize(node: OnnxNode) -> Expr:
     names = ("mode", "coordinate_transformation_mode", "nearest_mode", "cubic_coeff_a")
     flags = bool(node.attr("exclude_outside")), bool(node.attr("antialias", 0))
     mode, coordinates, nearest, alpha = map(node.attr, names)
@@ -88,7 +92,7 @@ def resize(node: OnnxNode) -> Expr:
     if mode != "nearest" and not type_.is_float and not type_.is_static:
         wide = copy.copy(node)
         wide.inputs = [cast(node[0], "float64"), *node.inputs[1:]]
-        return _whole(resize(wide), type_.dtype)
+        return _whole(_resize(wide), type_.dtype)
     node = _with_open_axes(node, sampling)
     return resized(node, _resize_axes(node, sampling), sampling)
 

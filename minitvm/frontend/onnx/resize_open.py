@@ -55,7 +55,7 @@ def smoothed_along(x: Expr, by: OpenAxis, alpha: float | None, antialias: bool, 
     if x.dtype == "float16":
         return cast(smoothed_along(cast(x, "float32"), by, alpha, antialias, exclude_outside), "float16")
     reach: Dim = 1 if alpha is None else 2
-    stretch = scalar(1.0, "float64")
+    stretch: Expr = scalar(1.0, "float64")
     if antialias:
         reach = larger(reach, -(-reach * by.below // by.above))
         stretch = emit("maximum", cast(number(by.below), "float64") / cast(number(by.above), "float64"), stretch)

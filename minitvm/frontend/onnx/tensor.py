@@ -128,7 +128,7 @@ def flatten(node: OnnxNode) -> Expr:
     return emit("reshape", x, newshape=(known_product(dims(x)[:axis]), known_product(dims(x)[axis:])), allowzero=True)
 
 
-def first(x: Expr, count: int, axis: int) -> Expr:
+def first(x: Expr, count: Dim, axis: int) -> Expr:
     """The first ``count`` places along an axis."""
     return x if x.shape[axis] == count else emit("strided_slice", x, begin=(0,), end=(count,), axes=(axis,))
 

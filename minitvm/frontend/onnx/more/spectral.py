@@ -6,6 +6,7 @@ imaginary).
 """
 
 import math
+from functools import partial
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from minitvm.frontend.onnx.more.foreign import foreign
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, onnx_dtype, rank, scalar
 from minitvm.frontend.onnx.registry import Outputs, onnx_op
 from minitvm.frontend.onnx.tensor import first, number, positions, reshaped
-from minitvm.ir.dims import Dim, SymbolicDim, is_less, larger, product
+from minitvm.ir.dims import Dim, SymbolicDim, is_equal, is_less, larger, product
 from minitvm.ir.expr import Constant, Expr
 
 DIRECT = 512
@@ -21,6 +22,8 @@ DIRECT = 512
 LARGEST = 2048
 """Points that cannot be divided, and still are one product."""
 
+
+_shaped = partial(reshaped, allowzero=True)
 
 LONGEST = 4096
 """Points of a transform whose matrix a run makes."""
@@ -65,23 +68,23 @@ def _open_roots(times: Expr, points: Dim) -> tuple[Expr, Expr]:
 def _open_transform(x: Expr, wanted: Dim, sign: int) -> Expr:
     """:func:`transform` of as many points as a run has."""
     rows, points, parts = x.tensor_type.shape
-    n, k = reshaped(positions(points), [1, points]), reshaped(positions(wanted), [wanted, 1])
+    n, k = _shaped(positions(points), [1, points]), _shaped(positions(wanted), [wanted, 1])
     cosine, sine = _open_roots(n * k * sign, points)
     columns = [emit("stack", [cosine, -sine][:parts], axis=2), emit("stack", [sine, cosine][:parts], axis=2)]
-    matrix = reshaped(emit("stack", columns, axis=1), [wanted * 2, points * parts])
-    return reshaped(emit("nn.dense", reshaped(x, [rows, points * parts]), cast(matrix, x.dtype)), [rows, wanted, 2])
+    matrix = _shaped(emit("stack", columns, axis=1), [wanted * 2, points * parts])
+    return _shaped(emit("nn.dense", _shaped(x, [rows, points * parts]), cast(matrix, x.dtype)), [rows, wanted, 2])
 
 
 def _open_real_inverse(x: Expr, length: Dim) -> Expr:
     """:func:`_real_inverse` of as many points as a run has."""
     rows, points, _ = x.tensor_type.shape
-    n, k = reshaped(positions(length), [length, 1]), reshaped(positions(points), [1, points])
+    n, k = _shaped(positions(length), [length, 1]), _shaped(positions(points), [1, points])
     cosine, sine = _open_roots(n * k, length)
     is_single = emit("logical_or", emit("equal", k, 0), emit("equal", k * 2, length))
     share = emit("where", is_single, scalar(1.0, "float64"), 2.0) / cast(number(length), "float64")
-    matrix = reshaped(emit("stack", [cosine * share, -sine * share], axis=2), [length, points * 2])
-    found = emit("nn.dense", reshaped(x, [rows, points * 2]), cast(matrix, x.dtype))
-    return reshaped(found, [rows, length, 1])
+    matrix = _shaped(emit("stack", [cosine * share, -sine * share], axis=2), [length, points * 2])
+    found = emit("nn.dense", _shaped(x, [rows, points * 2]), cast(matrix, x.dtype))
+    return _shaped(found, [rows, length, 1])
 
 
 def _product(x: Expr, matrix: np.ndarray) -> Expr:
@@ -105,16 +108,16 @@ def transform(x: Expr, wanted: int, sign: int = -1) -> Expr:
         return _open_transform(x, wanted, sign)
     first = _divisor(points)
     if points <= DIRECT or first == 1:
-        found = _product(reshaped(x, [rows, points * parts]), _matrix(points, wanted, parts, sign))
-        return reshaped(found, [rows, wanted, 2])
+        found = _product(_shaped(x, [rows, points * parts]), _matrix(points, wanted, parts, sign))
+        return _shaped(found, [rows, wanted, 2])
     second = points // first
-    apart = emit("transpose", reshaped(x, [rows, first, second, parts]), axes=(0, 2, 1, 3))
-    inner = transform(reshaped(apart, [rows * second, first, parts]), first, sign)
-    turned = _turned(reshaped(inner, [rows, second, first, 2]), points, sign)
+    apart = emit("transpose", _shaped(x, [rows, first, second, parts]), axes=(0, 2, 1, 3))
+    inner = transform(_shaped(apart, [rows * second, first, parts]), first, sign)
+    turned = _turned(_shaped(inner, [rows, second, first, 2]), points, sign)
     across = emit("transpose", turned, axes=(0, 2, 1, 3))
-    outer = transform(reshaped(across, [rows * first, second, 2]), second, sign)
-    ordered = emit("transpose", reshaped(outer, [rows, first, second, 2]), axes=(0, 2, 1, 3))
-    return _cut(reshaped(ordered, [rows, points, 2]), 1, wanted)
+    outer = transform(_shaped(across, [rows * first, second, 2]), second, sign)
+    ordered = emit("transpose", _shaped(outer, [rows, first, second, 2]), axes=(0, 2, 1, 3))
+    return _cut(_shaped(ordered, [rows, points, 2]), 1, wanted)
 
 
 def _turned(x: Expr, points: int, sign: int) -> Expr:
@@ -134,7 +137,7 @@ def _real_inverse(x: Expr, length: int) -> Expr:
     n, k = np.arange(length), np.arange(points)[:, None]
     (cosine, sine), twice = _roots(1, n * k, length), np.where((k == 0) | (2 * k == length), 1, 2) / length
     matrix = np.stack([cosine * twice, -sine * twice], 1).reshape(points * 2, length)
-    return reshaped(_product(reshaped(x, [rows, points * 2]), matrix), [rows, length, 1])
+    return _shaped(_product(_shaped(x, [rows, points * 2]), matrix), [rows, length, 1])
 
 
 @onnx_op("DFT", since=17)
@@ -146,20 +149,23 @@ def dft(node: OnnxNode) -> Outputs:
         raise node.fail(f"takes numbers or pairs of them along another axis than the last, not {x.tensor_type}")
     default = 2 * (x.shape[axis] - 1) if inverse and one_sided else x.shape[axis]
     length = default if node.get(1) is None else int(node.constant(1, "dft_length").item())
+    if not one_sided and is_equal(length, 0):
+        nothing = tuple(0 if d == axis else extent for d, extent in enumerate(x.tensor_type.shape[:-1]))
+        return emit("full", scalar(0, x), shape=(*nothing, 2), dtype=x.dtype)
     if not _is_within(node, length, inverse and one_sided):
         return foreign(node)
     order = (*(d for d in range(rank(x) - 1) if d != axis), axis, rank(x) - 1)
     shape = [x.shape[d] for d in order]
     x = emit("transpose", cast(x, "float64"), axes=order)  # what cancels is far smaller than what it is made of
     x = _cut(x, rank(x) - 2, length // 2 + 1 if inverse and one_sided else length)
-    x = reshaped(x, [product(shape[:-2]), *x.shape[-2:]])
+    x = _shaped(x, [product(shape[:-2]), *x.shape[-2:]])
     if inverse and one_sided:
         x = x if x.shape[2] == 2 else _cut(x, 2, 2)
         found = _real_inverse(x, length)
     else:
         found = transform(x, length // 2 + 1 if one_sided else length, 1 if inverse else -1)
         found = emit("divide", found, cast(number(length), found.dtype)) if inverse else found
-    found = reshaped(found, [*shape[:-2], *found.shape[1:]])
+    found = _shaped(found, [*shape[:-2], *found.shape[1:]])
     back = tuple(int(i) for i in np.argsort(order))
     return cast(emit("transpose", found, axes=back), node[0].dtype)
 
@@ -187,13 +193,13 @@ def stft(node: OnnxNode) -> Outputs:
         return foreign(node)
     if isinstance(count, int):
         node.afford(8 * count * width, f"{count:,} windows of {width:,} points")
-    places = reshaped(positions(count), [count, 1]) * step + reshaped(positions(width), [1, width])
+    places = _shaped(positions(count), [count, 1]) * step + _shaped(positions(width), [1, width])
     frames = emit("take", _cut(x, 1, (count - 1) * step + width), places, axis=1)
     if window is not None:
-        frames = frames * reshaped(window, [width, 1])
-    rows = _cut(reshaped(frames, [x.shape[0] * count, width, x.shape[2]]), 1, points)
+        frames = frames * _shaped(window, [width, 1])
+    rows = _cut(_shaped(frames, [x.shape[0] * count, width, x.shape[2]]), 1, points)
     found = transform(rows, points // 2 + 1 if node.attr("onesided", 1) else points)
-    return reshaped(found, [x.shape[0], count, *found.shape[1:]])
+    return _shaped(found, [x.shape[0], count, *found.shape[1:]])
 
 
 @onnx_op("MelWeightMatrix", since=17)
