@@ -20,6 +20,8 @@ IDS, MASK, PLACES = "input_ids", "attention_mask", "position_ids"
 """Inputs of a decoder beside its cache, by the names that exporters give them."""
 _SPARE = 64
 """Places that a buffer has for more than it was made for."""
+_SLACK = 16
+"""Rows that a cache of a window has for more, so that tokens are seldom moved."""
 
 
 class Session(Protocol):
@@ -164,6 +166,7 @@ class Decoder:
         self.logits = "logits" if "logits" in outputs else outputs[0]
         presents = [name for name in outputs if name != self.logits]
         self._caches = _paired(caches, presents)
+        self._windows = getattr(session, "windows", {})
         self._wanted = [self.logits, *self._caches.values()]
         self._is_grown, self._is_held = (
             bool(self._caches) and getattr(session, kind, {}) == self._caches for kind in ("grown", "buffers")
@@ -178,8 +181,9 @@ class Decoder:
         return Buffers(self._session, self._caches, self.logits, found, grown=self._is_grown)
 
     def _empty(self, value: Any, batch: int) -> np.ndarray:
-        shape = [d if isinstance(d, int) else 0 if axis else batch for axis, d in enumerate(value.shape)]
-        if 0 not in shape:
+        window = self._windows.get(value.name, -_SLACK) + _SLACK
+        shape = [d if isinstance(d, int) else window if axis else batch for axis, d in enumerate(value.shape)]
+        if all(isinstance(d, int) for d in value.shape[1:]):
             raise InputError(f"cache {value.name!r} has no open length: {value.shape}")
         return np.zeros(shape, self._dtype(value))
 

@@ -44,6 +44,8 @@ class ModelDescription:
     """Inputs that may be longer than what is in use, with the outputs that are the same with new places written."""
     grown: Mapping[str, tuple[str, int]] = field(default_factory=dict)
     """Inputs that are handed out with new places behind them, with those outputs and the axis of the places."""
+    windows: Mapping[str, int] = field(default_factory=dict)
+    """Inputs with rows for the last tokens alone, as many as the caller likes but at least so many."""
 
     @property
     def form(self) -> dict[str, Any]:

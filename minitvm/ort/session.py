@@ -198,6 +198,12 @@ class InferenceSession:
         model's file."""
         return MappingProxyType({name: output for name, (output, _) in self._engine.description.grown.items()})
 
+    @property
+    def windows(self) -> Mapping[str, int]:
+        """Inputs that are caches of the last tokens alone (``sliding_window_cache``): they have as many rows as the
+        caller likes, but at least so many, from the first run on.  Of a model's file."""
+        return MappingProxyType(dict(self._engine.description.windows))
+
     @stage("describing the model")
     def get_modelmeta(self) -> ModelMetadata:
         return ModelMetadata(**self._engine.description.metadata)

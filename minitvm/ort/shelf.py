@@ -84,6 +84,7 @@ class Shelf:
         found = {name: self._file(file) for name, file in _others(model).items()}
         inputs, outputs = ([_value_form(value) for value in values] for values in (said.inputs, said.outputs))
         said_of = {"metadata": dict(said.metadata), "buffers": dict(said.buffers), "grown": dict(said.grown)}
+        said_of["windows"] = dict(said.windows)
         form = {"inputs": inputs, "outputs": outputs, **said_of, "files": found}
         self._keep_record(form, "description")
         self._key = cache_key(self._key, json.dumps(found))
@@ -204,7 +205,7 @@ def _described(form: Json) -> ModelDescription:
         for values in (form["inputs"], form["outputs"])
     )
     grown = {name: (output, axis) for name, (output, axis) in form.get("grown", {}).items()}
-    held = {"buffers": form.get("buffers", {}), "grown": grown}
+    held = {"buffers": form.get("buffers", {}), "grown": grown, "windows": form.get("windows", {})}
     return ModelDescription(inputs, outputs, metadata=form["metadata"], **held)
 
 

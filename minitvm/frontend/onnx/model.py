@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,9 @@ def describe_model(proto: onnx.ModelProto) -> ModelDescription:
     opset = next((o.version for o in proto.opset_import if o.domain in ("", "ai.onnx")), 0)
     bodies = [onnx.GraphProto(node=function.node) for function in proto.functions]
     inner = [*inner_graphs(proto.graph), *bodies, *(graph for body in bodies for graph in inner_graphs(body))]
+    windows = _windows(proto.graph)
     return ModelDescription(
-        tuple(inputs),
+        tuple(_apart(inputs, windows)),
         tuple(map(describe_value, typed_outputs(proto))),
         opset,
         tuple(node.op_type for node in proto.graph.node),
@@ -51,6 +53,7 @@ def describe_model(proto: onnx.ModelProto) -> ModelDescription:
         _metadata(proto),
         _buffers(proto.graph),
         _grown(proto.graph),
+        windows,
     )
 
 
@@ -62,14 +65,42 @@ _BUFFERS: Mapping[str, tuple[tuple[int, int], ...]] = {
 
 
 def _buffers(graph: onnx.GraphProto) -> dict[str, str]:
-    inputs, outputs = {v.name for v in graph.input}, {v.name for v in graph.output}
+    moving = _windows(graph)
+    found = {taken.name: given for _, taken, given in _passed_on(graph, _BUFFERS)}
+    return {name: given for name, given in found.items() if name not in moving}
+
+
+def _windows(graph: onnx.GraphProto) -> dict[str, int]:
     found = {}
+    for node, taken, _ in _passed_on(graph, _BUFFERS):
+        attributes = {a.name: a.i for a in node.attribute}
+        if attributes.get("sliding_window_cache", 0):
+            found[taken.name] = attributes.get("local_window_size", -1)
+    return found
+
+
+def _apart(inputs: list[ValueDescription], windows: Mapping[str, int]) -> list[ValueDescription]:
+    """Rows of windows are counted by themselves, whatever name exporters give all lengths of caches."""
+    others = {d for value in inputs if value.name not in windows for d in value.shape[1:]}
+
+    def own(value: ValueDescription) -> ValueDescription:
+        batch, *rest = value.shape
+        rest = [f"{d}_of_windows" if isinstance(d, str) and d in others else d for d in rest]
+        return replace(value, shape=(batch, *rest))
+
+    return [own(value) if value.name in windows and value.shape else value for value in inputs]
+
+
+def _passed_on(
+    graph: onnx.GraphProto, table: Mapping[str, tuple[tuple[int, int], ...]]
+) -> Iterator[tuple[onnx.NodeProto, onnx.ValueInfoProto, str]]:
+    """Nodes that make an output of an input, these two by the positions that ``table`` says."""
+    inputs, outputs = {v.name: v for v in graph.input}, {v.name for v in graph.output}
     for node in graph.node:
-        for taken, given in _BUFFERS.get(node.op_type, ()):
+        for taken, given in table.get(node.op_type, ()):
             is_there = taken < len(node.input) and given < len(node.output)
             if is_there and node.input[taken] in inputs and node.output[given] in outputs:
-                found[node.input[taken]] = node.output[given]
-    return found
+                yield node, inputs[node.input[taken]], node.output[given]
 
 
 _GROWN: Mapping[str, tuple[tuple[int, int], ...]] = {
@@ -81,17 +112,13 @@ _GROWN: Mapping[str, tuple[tuple[int, int], ...]] = {
 
 
 def _grown(graph: onnx.GraphProto) -> dict[str, tuple[str, int]]:
-    inputs, outputs = {v.name: v for v in graph.input}, {v.name for v in graph.output}
     found = {}
-    for node in graph.node:
-        for taken, given in _GROWN.get(node.op_type, ()):
-            is_there = taken < len(node.input) and given < len(node.output)
-            if is_there and node.input[taken] in inputs and node.output[given] in outputs:
-                dims = inputs[node.input[taken]].type.tensor_type.shape.dim
-                axis = next((a.i for a in node.attribute if a.name == "axis"), 2)
-                axis += len(dims) * (axis < 0)
-                if 0 < axis < len(dims) and not dims[axis].HasField("dim_value"):
-                    found[node.input[taken]] = (node.output[given], axis)
+    for node, taken, given in _passed_on(graph, _GROWN):
+        dims = taken.type.tensor_type.shape.dim
+        axis = next((a.i for a in node.attribute if a.name == "axis"), 2)
+        axis += len(dims) * (axis < 0)
+        if 0 < axis < len(dims) and not dims[axis].HasField("dim_value"):
+            found[taken.name] = (given, axis)
     return found
 
 

@@ -8,13 +8,13 @@ import numpy as np
 
 from minitvm.frontend.onnx.matmul import matmul
 from minitvm.frontend.onnx.more.contrib import contrib_op, only
-from minitvm.frontend.onnx.more.contrib_quantized import packed, quantized_projection, unpacked
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, rank, scalar, single
+from minitvm.frontend.onnx.more.contrib_quantized import quantized_projection
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, rank, single
 from minitvm.frontend.onnx.tensor import integers, positions, reshaped
 from minitvm.ir.dims import Dim, is_equal, is_less
 from minitvm.ir.expr import Constant, Expr
 
-_NEVER = float(np.finfo(np.float32).min)
+NEVER = float(np.finfo(np.float32).min)
 """What is added to the score of a place that is not looked at."""
 
 
@@ -63,7 +63,7 @@ class Heads:
         return self.mixed(node, emit("nn.softmax", self.scores(node, masks), axis=3))
 
 
-def _apart(x: Expr, heads: int) -> Expr:
+def apart(x: Expr, heads: int) -> Expr:
     """(batch, length, heads * size) as (batch, heads, length, size)."""
     batch, length, width = x.shape
     return emit("transpose", reshaped(x, [batch, length, heads, width // heads]), axes=(0, 2, 1, 3))
@@ -73,7 +73,7 @@ def _continued(past: Expr | None, x: Expr) -> Expr:
     return x if past is None else emit("concatenate", [past, x], axis=2)
 
 
-def _refused(node: OnnxNode, inputs: dict[int, str], attributes: Sequence[str]) -> None:
+def refused(node: OnnxNode, inputs: dict[int, str], attributes: Sequence[str]) -> None:
     for index, name in inputs.items():
         if node.get(index) is not None:
             raise node.fail(f"input {name!r} is not supported")
@@ -94,7 +94,7 @@ def _causal(node: OnnxNode, heads: Heads, past: int) -> Expr | None:
         return _causal_of_any(heads.length, heads.places, past)
     place, own = np.arange(heads.places), np.arange(heads.length)[:, None] + past
     own[-1:] = heads.places - 1
-    return Constant(np.where(place <= own, 0, _NEVER).astype(np.float32))
+    return Constant(np.where(place <= own, 0, NEVER).astype(np.float32))
 
 
 def _causal_of_any(length: Dim, places: Dim, past: Dim) -> Expr:
@@ -105,7 +105,7 @@ def _causal_of_any(length: Dim, places: Dim, past: Dim) -> Expr:
 
 def _added(seen: Expr) -> Expr:
     """What is added to the scores of places that are ``seen`` or not."""
-    return emit("where", seen, Constant(np.float32(0)), Constant(np.float32(_NEVER)))
+    return emit("where", seen, Constant(np.float32(0)), Constant(np.float32(NEVER)))
 
 
 def _padding(node: OnnxNode, mask: Expr | None, heads: Heads) -> Expr | None:
@@ -148,13 +148,13 @@ def attention(node: OnnxNode) -> list[Expr | None]:
     if node.op_type == "QAttention":
         projected, mask, past, bias = quantized_projection(node), node.get(5), node.get(8), None
     else:
-        _refused(node, {6: "past_sequence_length"}, ())
+        refused(node, {6: "past_sequence_length"}, ())
         projected, mask, past, bias = matmul(node, node[0], node[1]), node.get(3), node.get(4), node.get(5)
         projected = projected if node.get(2) is None else emit("add", projected, node[2])
-    _refused(node, {}, ("do_rotary", "past_present_share_buffer"))
+    refused(node, {}, ("do_rotary", "past_present_share_buffer"))
     count, sizes = node.require("num_heads"), node.attr("qkv_hidden_sizes")
     cuts = 3 if sizes is None else tuple(int(c) for c in np.cumsum(sizes[:2]))
-    query, key, value = (_apart(x, count) for x in emit_many("split", projected, indices_or_sections=cuts, axis=2))
+    query, key, value = (apart(x, count) for x in emit_many("split", projected, indices_or_sections=cuts, axis=2))
     if past is not None:
         key, value = (
             _continued(only(node.as_onnx("Gather", past, integers(i), axis=0)), x) for i, x in enumerate((key, value))
@@ -188,7 +188,7 @@ def _into_buffers(node: OnnxNode, query: Expr, key: Expr, value: Expr) -> list[E
     """Keys and values go behind the first ``past_sequence_length`` places of buffers, which are the results."""
     batch, length, total = query.shape[0], query.shape[2], node[6].shape[2]
     before = emit("broadcast_to", reshaped(cast(node[8], "int64"), [1, 1]), shape=(batch, 1))
-    key, value = (_written(node[i], x, before, total, clears=False) for i, x in ((6, key), (7, value)))
+    key, value = (written(node[i], x, before, total, clears=False) for i, x in ((6, key), (7, value)))
     place = integers(np.arange(total))
     heads = Heads(query, *(_of_beams(node, x, emit("less", place, before)) for x in (key, value)))
     last = reshaped(before, [batch, 1, 1, 1])
@@ -223,7 +223,7 @@ def _projections(node: OnnxNode, count: int) -> list[Expr]:
         cuts = (widths[0], widths[0] + widths[1])
         biases = emit_many("split", given, indices_or_sections=cuts, axis=0)
         parts = [p if rank(p) == 4 else emit("add", p, b) for p, b in zip(parts, biases, strict=True)]
-    return [p if rank(p) == 4 else _apart(p, count) for p in parts]
+    return [p if rank(p) == 4 else apart(p, count) for p in parts]
 
 
 def _unpacked(x: Expr) -> list[Expr]:
@@ -233,95 +233,7 @@ def _unpacked(x: Expr) -> list[Expr]:
     return [reshaped(part, [batch, length, count * size]) for part in found]
 
 
-@contrib_op("GroupQueryAttention")
-def group_query_attention(node: OnnxNode) -> list[Expr]:
-    """Heads share keys and values; sequences of a batch have lengths of their own, ``seqlens_k`` + 1 with the past.
-
-    Keys and values are written behind those of the past, into buffers of its length or of the total length.
-    """
-    _refused(node, {14: "q_norm_weight", 15: "k_norm_weight"}, ("sliding_window_cache",))
-    query, key, value = _grouped(node)
-    batch, length = query.shape[0], query.shape[2]
-    [total] = node.sizes(6, "the total length")
-    ends = reshaped(cast(node[5], "int64"), [batch, 1]) + 1
-    before = emit("maximum", ends - length, 0)  # shorter ones of a first batch begin at 0, too
-    own = before + reshaped(positions(length), [1, length])  # (batch, length)
-    if node.attr("do_rotary", 0):
-        places, even = node.get(9) or own, bool(node.attr("rotary_interleaved", 0))
-        query, key = (rotated(node, x, places, node[7], node[8], even) for x in (query, key))
-    caches = [_Cache.of(node, *each) for each in (("k_quant_type", 12, key), ("v_quant_type", 13, value))]
-    held = [
-        _written(node.get(i), cache.stored(x), before, total, clears=True)
-        for i, cache, x in zip((3, 4), caches, (key, value), strict=True)
-    ]
-    heads = Heads(query, *(cache.read(_first(x, total)) for cache, x in zip(caches, held, strict=True)))
-    place, own = positions(heads.places), reshaped(own, [batch, 1, length, 1])
-    seen = emit("less_equal", place, own) if node.attr("causal", 1) else emit("less", place, total)
-    window = node.attr("local_window_size", -1)
-    if window >= 0:
-        seen = emit("logical_and", seen, emit("greater", place, own - window))
-    scores = emit("where", seen, heads.scores(node, [_as_long(node.get(10), heads.places)]), _NEVER)
-    shares = _with_sink(node, scores)
-    looked_at = emit("where", seen, scores, 0) if node.attr("qk_output", 0) == 1 else shares
-    return [heads.mixed(node, shares), *held, cast(looked_at, query.dtype)]
-
-
-def _with_sink(node: OnnxNode, scores: Expr) -> Expr:
-    """softmax beside one more score, of ``head_sink`` for each head or 0 (``smooth_softmax``), where there is one."""
-    sink = node.get(11)
-    if sink is None and not node.attr("smooth_softmax", 0) > 0:
-        return emit("nn.softmax", scores, axis=3)
-    batch, count, length, places = scores.shape
-    more = Constant(np.zeros((1, 1, 1, 1), np.float32)) if sink is None else reshaped(single(sink), [1, count, 1, 1])
-    more = emit("broadcast_to", more, shape=(batch, count, length, 1))
-    shares = emit("nn.softmax", emit("concatenate", [scores, more], axis=3), axis=3)
-    return emit("strided_slice", shares, begin=(0,), end=(places,), axes=(3,))
-
-
-@dataclass(frozen=True)
-class _Cache:
-    """How keys or values are kept: ``bits`` each by ``scale``, whole tensors' or channels'; as they are with none."""
-
-    scale: Expr | None
-    bits: int
-
-    @staticmethod
-    def of(node: OnnxNode, kind: str, index: int, x: Expr) -> "_Cache":
-        if node.attr(kind, "NONE") == "NONE":
-            return _Cache(None, 0)
-        scale, channels = node[index], [1, x.shape[1], 1, x.shape[3]]
-        shape = [1] * 4 if node.attr(kind) == "PER_TENSOR" else channels
-        return _Cache(reshaped(scale, shape), node.attr("kv_cache_bit_width", 8))
-
-    def stored(self, x: Expr) -> Expr:
-        """Of 4 bits two neighbours share a byte, the first in its lower half, each with 8 added."""
-        if self.scale is None:
-            return x
-        most = 2 ** (self.bits - 1)
-        steps = emit("clip", emit("round", single(x) / self.scale), a_min=float(-most), a_max=float(most - 1))
-        if self.bits == 8:
-            return cast(steps, "int8")
-        return packed(steps + 8, self.bits)
-
-    def read(self, held: Expr) -> Expr:
-        if self.scale is None:
-            return held
-        steps = cast(held, "float32") if self.bits == 8 else cast(unpacked(held, 4, -1), "float32") - 8
-        return steps * self.scale
-
-
-def _grouped(node: OnnxNode) -> list[Expr]:
-    """Queries, keys and values by heads; without keys all three lie beside each other."""
-    count, shared = node.require("num_heads"), node.require("kv_num_heads")
-    if node.get(1) is not None:
-        return [_apart(node[i], c) for i, c in enumerate((count, shared, shared))]
-    size = node[0].shape[2] // (count + 2 * shared)
-    cuts = (count * size, (count + shared) * size)
-    parts = emit_many("split", node[0], indices_or_sections=cuts, axis=2)
-    return [_apart(p, c) for p, c in zip(parts, (count, shared, shared), strict=True)]
-
-
-def _written(past: Expr | None, x: Expr, before: Expr, total: Dim, clears: bool) -> Expr:
+def written(past: Expr | None, x: Expr, before: Expr, total: Dim, clears: bool) -> Expr:
     """``x`` behind the first ``before`` places of the past of each sequence, in a buffer of its length or of the total
     length; then zeros where ``clears``, else the rest of the past."""
     if past is None:
@@ -337,18 +249,6 @@ def _written(past: Expr | None, x: Expr, before: Expr, total: Dim, clears: bool)
     source = emit("broadcast_to", source, shape=(batch, heads, total, size))
     found = emit("gather", emit("concatenate", [past, x], axis=2), source, axis=2)
     return emit("where", is_written, found, 0)
-
-
-def _first(x: Expr, total: Dim) -> Expr:
-    """The places of a buffer (batch, heads, places, size) that are in use."""
-    return x if x.shape[2] == total else emit("strided_slice", x, begin=(0,), end=(total,), axes=(2,))
-
-
-def _as_long(bias: Expr | None, places: int) -> Expr | None:
-    """What is added to the scores, for places of the buffer that are not looked at too."""
-    if bias is None or bias.shape[3] == places:
-        return bias
-    return emit("nn.pad", bias, scalar(0, bias), pad_width=((0, 0), (0, 0), (0, 0), (0, places - bias.shape[3])))
 
 
 # --- rotary places ----------------------------------------------------------------------------------------------
@@ -383,9 +283,10 @@ def rotary_embedding(node: OnnxNode) -> Expr:
     if x.shape[-1] == 0:  # nothing that could be turned, by no heads
         return x
     width = node.attr("num_heads", 0) or (x.shape[-1] // (2 * cos.shape[1]) if rank(x) == 3 else 1)
-    apart = _apart(x, width) if rank(x) == 3 else x
+    by_heads = apart(x, width) if rank(x) == 3 else x
     if rank(places) == 1:
-        places = places + integers(np.arange(apart.shape[2])[None])
-        places = emit("broadcast_to", reshaped(places, [1, apart.shape[2]]), shape=(apart.shape[0], apart.shape[2]))
-    turned = rotated(node, apart, places, cos, node[3], bool(node.attr("interleaved", 0)), size)
+        places = places + integers(np.arange(by_heads.shape[2])[None])
+        batch, _, length, _ = by_heads.shape
+        places = emit("broadcast_to", reshaped(places, [1, length]), shape=(batch, length))
+    turned = rotated(node, by_heads, places, cos, node[3], bool(node.attr("interleaved", 0)), size)
     return reshaped(emit("transpose", turned, axes=(0, 2, 1, 3)), list(x.shape)) if rank(x) == 3 else turned
