@@ -1,7 +1,8 @@
-"""docs/reading.md: the stops of a convolution are few, and are where it really passes."""
+"""docs/reading.md: the stops of a convolution are few, and are where it really passes; its figures are the code's."""
 
 from __future__ import annotations
 
+import ast
 import pathlib
 import re
 
@@ -9,6 +10,7 @@ import pytest
 
 import minitvm
 from benchmarks.files import files_by_stage
+from tests import rooms
 
 PAGE = pathlib.Path(minitvm.__file__).parents[1] / "docs" / "reading.md"
 MOST_STOPS = 12
@@ -31,3 +33,26 @@ def test_functions_of_every_stop_run_for_a_convolution(monkeypatch: pytest.Monke
     assert set(stops()) <= set().union(*found.values())
     compiling = set(found["passes"]) | set(found["code"])
     assert len(compiling) <= MOST_FILES, sorted(compiling)
+
+
+def near(said: int, found: int) -> bool:
+    """Within a tenth, or a hundred: as the page rounds, with room for changes that nobody has to tell it of."""
+    return abs(said - found) <= max(100, found // 10)
+
+
+def test_the_page_says_how_much_code_there_is() -> None:
+    said = re.findall(r"^\| (\w+) \| ([\d,]+) \| ", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    found = {name: lines for name, (lines, _) in rooms.sizes().items()}
+    assert {name for name, _ in said} == {*found}
+    assert [name for name, lines in said if not near(int(lines.replace(",", "")), found[name])] == [], found
+
+
+def test_the_page_says_what_the_stops_import() -> None:
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    pattern = r"stops have ([\d,]+) lines with their docstrings, and import (\d+) names from (\d+) files"
+    said = [int(number.replace(",", "")) for number in next(iter(re.findall(pattern, text)))]
+    sources = [(PAGE.parents[1] / "minitvm" / stop).read_text(encoding="utf-8") for stop in stops()]
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)]
+    names = {(n.module, alias.name) for n in nodes if (n.module or "").startswith("minitvm") for alias in n.names}
+    found = [sum(source.count("\n") for source in sources), len(names), len({module for module, _ in names})]
+    assert [abs(a - b) <= b // 10 for a, b in zip(said, found, strict=True)] == [True] * 3, found
