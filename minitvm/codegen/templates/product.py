@@ -345,9 +345,9 @@ class Gemm:
             there = minimum(block + group.size + number // lines, self.blocks - 1)
             return product.right.at(Const(0), number % lines * steps, there * self.lanes)
 
-        steps = written_out(rows * group.size, product.multiply)
-        most = spare_loads(rows, group.size, steps, product.multiply)
-        return Ahead(lines * group.size, product.rows, line).by(row, rows, most, product.depth // steps)
+        each = written_out(rows * group.size, product.multiply)
+        most = spare_loads(rows, group.size, each, product.multiply)
+        return Ahead(lines * group.size, product.rows, line).by(row, rows, most, product.depth // each)
 
 
 @dataclass(frozen=True)

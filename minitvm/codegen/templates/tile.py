@@ -350,8 +350,9 @@ class Ahead:
         ``most`` lines."""
         first, part = as_index(row) * self.lines // self.rows, -(-size * self.lines // self.rows)
         each = -(-part // turns) if turns else most + 1
-        numbers = range(each if each <= most else 0)
-        return lambda turn: [Prefetch(self.line(first + turn * each + u)) for u in numbers]
+        if not 0 < each <= most:
+            return lambda turn: ()
+        return lambda turn: [unrolled(range(each), lambda u: Prefetch(self.line(first + turn * each + u)), "line")]
 
 
 def store_at(place: Load, value: LoopExpr) -> Stmt:
