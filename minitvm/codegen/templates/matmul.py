@@ -310,10 +310,11 @@ def _schemes(product: Product, machine: MachineModel, times: int, in_place: bool
 
 def _from_afar(product: Product, tile: Tile, machine: MachineModel) -> bool:
     """True if panels of floats come from beyond the first-level cache for the first of several tiles of rows."""
-    if product.multiply != "fma" or not all(isinstance(size, int) for size in product.sizes):
+    if product.multiply != "fma" or not all(isinstance(size, int) for size in (product.columns, product.depth)):
         return False
     panels = product.depth * product.columns * np.dtype(product.dtype).itemsize
-    return product.rows > tile.rows and panels > machine.l1_bytes
+    several = not isinstance(product.rows, int) or product.rows > tile.rows
+    return several and panels > machine.l1_bytes
 
 
 def _stays_in_cache(product: Product, machine: MachineModel) -> bool:

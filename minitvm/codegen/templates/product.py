@@ -14,6 +14,7 @@ from minitvm.codegen.loops import Valid, enough, in_lanes, in_parallel, in_vecto
 from minitvm.codegen.problem import Problem, Tile
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
+    TYPICAL,
     Ahead,
     Run,
     TileKernel,
@@ -35,9 +36,6 @@ _ROWS = 16  # of a right-hand side in pieces that are read at a time
 _COLUMNS = 256  # that they are read over: so many neighbours the processor fetches ahead
 _IN_FLIGHT = 8  # vectors of sums that hide the latency of an addition
 _WIDEST = 4  # vectors that one sum of a dot product is spread over at most
-
-TYPICAL = 64
-"""What a size that only a run knows is taken for where costs are predicted."""
 
 At = Callable[[LoopExpr, LoopExpr, LoopExpr], Load]
 """Where element (batch, row, column) lies."""

@@ -42,6 +42,9 @@ _WRITTEN_OUT, _OF_PAIRS, ENOUGH = 4, 2, 16
 """So many steps of a reduction are written out, but of more than so many multiply-adds, which hide a loop's own
 instructions.  Of pairs LLVM adds the products of three steps and more first, for which there are no registers."""
 
+TYPICAL = 64
+"""What a size that only a run knows is taken for where costs are predicted."""
+
 _MOST_FETCHED = 4
 """Lines that a turn of a reduction fetches of what comes next; more take the place of its own loads, where its
 multiply-adds leave no time for them."""
@@ -338,7 +341,8 @@ def spare_loads(rows: int, blocks: int, steps: int, product: str = "fma") -> int
 class Ahead:
     """What tiles of ``rows`` rows together fetch while they multiply: ``lines`` of what is multiplied with next.
 
-    ``line(number)``: an element of one, of the last where there are no more.
+    ``line(number)``: an element of one, of the last where there are no more.  Of rows that only a run knows each tile
+    fetches as much as of ``TYPICAL``: of more rows some lines again, of fewer not all.
     """
 
     lines: int
@@ -348,7 +352,8 @@ class Ahead:
     def by(self, row: LoopExpr | int, size: int, most: int, turns: int = 1) -> Callable[[LoopExpr], Sequence[Stmt]]:
         """What to fetch by turn of a reduction: the part for the tile that begins with ``row``; nothing of more than
         ``most`` lines."""
-        first, part = as_index(row) * self.lines // self.rows, -(-size * self.lines // self.rows)
+        rows = self.rows if isinstance(self.rows, int) else TYPICAL
+        first, part = as_index(row) * self.lines // self.rows, -(-size * self.lines // rows)
         each = -(-part // turns) if turns else most + 1
         if not 0 < each <= most:
             return lambda turn: ()
