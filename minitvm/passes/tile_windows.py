@@ -150,7 +150,8 @@ def _tiled(call: Call, op: Conv2d | MaxPool | AvgPool) -> Expr:
     steps = tuple(cut.length * stride for cut, stride in zip(cuts, op.strides, strict=True))
     counts = tuple(cut.count for cut in cuts)
     fill = float(identity_of("max", data.tensor_type.dtype).value) if isinstance(op, MaxPool) else 0.0
-    images = Call(ExtractTiles(spans, steps, op.padding[:2], counts, fill, runs, gaps), (data,), span=call.span)
+    after = op.padding[2:] if isinstance(op, Conv2d) else ()
+    images = Call(ExtractTiles(spans, steps, op.padding[:2], counts, fill, runs, gaps, after), (data,), span=call.span)
     plain = op.with_attributes(padding=(0, 0, 0, 0), dilation=apart)
     made = Call(plain, (images, *call.args[1:]), span=call.span)
     return Call(MergeTiles(size, data.tensor_type.shape[0], counts), (made,), span=call.span)

@@ -152,6 +152,7 @@ def _fills() -> list[Sample]:
             counts=(3, 4),
             runs=(2, 1),
             gaps=(3, 5),
+            after=(0, 1),
         ),
         row("nn.merge_tiles", floats(12, 3, 4, 5), size=(6, 13), batch=2, counts=(2, 3)),
         row("iota", size=5),

@@ -83,6 +83,7 @@ def pad(name: str, draw: Draw, dtype: str) -> Case:
 @generator("nn.extract_tiles")
 def extract_tiles(name: str, draw: Draw, dtype: str) -> Case:
     form = {key: tuple(draw.integer(low, high) for _ in range(2)) for key, low, high in _TILES}
+    form["after"] = draw.choice(((), (0, 1), (2, 0)))
     x = draw.array(draw.sizes(4, 512), dtype, -99, 99, "all")
     return case(name, x, **form, fill=draw.choice((0.0, 1.5)) if dtype.startswith("float") else 0.0, accuracy=BITS)
 

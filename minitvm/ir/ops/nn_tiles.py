@@ -44,7 +44,10 @@ class ExtractTiles(_Tiled, name="nn.extract_tiles"):
     (i * steps[0] - before[0], j * steps[1] - before[1]); what lies outside of the image is ``fill``.
 
     ``gaps``: along an axis, so many pixels are left out after each ``runs`` of a tile; taps that are further apart than
-    it is long do not read them."""
+    it is long do not read them.
+    ``after``: only so many pixels behind the image are ``fill``.  No result of the image reads those beyond; they
+    repeat its last pixel, as results of zeros beside it would be out of scale, which Winograd's convolutions compute
+    slowly."""
 
     tile: tuple[int, ...]
     steps: tuple[int, ...]
@@ -53,6 +56,7 @@ class ExtractTiles(_Tiled, name="nn.extract_tiles"):
     fill: float = 0.0
     runs: tuple[int, ...] = (1, 1)
     gaps: tuple[int, ...] = (0, 0)
+    after: tuple[int, ...] = ()
     layout: str = "NCHW"
 
     def infer(self, data: TensorType) -> TensorType:
@@ -69,6 +73,9 @@ class ExtractTiles(_Tiled, name="nn.extract_tiles"):
         for i, j in np.ndindex(rows, columns):
             begins = i * self.steps[0] - self.before[0], j * self.steps[1] - self.before[1]
             y, x = (begin + offset for begin, offset in zip(begins, offsets, strict=True))
+            if self.after:
+                ends = zip((y, x), moved.shape[1:3], self.after, strict=True)
+                y, x = (np.where(at >= extent + after, extent - 1, at) for at, extent, after in ends)
             inner = [np.flatnonzero((at >= 0) & (at < e)) for at, e in zip((y, x), moved.shape[1:3], strict=True)]
             made[:, i, j, inner[0][:, None], inner[1]] = moved[:, y[inner[0]][:, None], x[inner[1]]]
         return np.moveaxis(made.reshape(len(moved) * rows * columns, *made.shape[3:]), (0, 1, 2), (n, h, w))
@@ -83,6 +90,9 @@ class ExtractTiles(_Tiled, name="nn.extract_tiles"):
             tiles = n // place[0] % as_index(rows), n % place[0]
             spread = [i + i // r * g if g else i for i, r, g in zip(within, self.runs, self.gaps, strict=True)]
             at = [t * s - b + i for t, s, b, i in zip(tiles, self.steps, self.before, spread, strict=True)]
+            if self.after:
+                ends = [as_index(data.shape[a]) for a in axes[1:]]
+                at = [select(i >= e + after, e - 1, i) for i, e, after in zip(at, ends, self.after, strict=True)]
             source = replaced(index, axes, (n // place[1], *at))
             conditions = [c for a, i in zip(axes[1:], at, strict=True) for c in inside(i, data.shape[a])]
             return select(all_of(conditions), data[source], const(self.fill, data.dtype))
