@@ -8,6 +8,7 @@ import io
 import pathlib
 import tokenize
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 
 import minitvm
 
@@ -16,35 +17,52 @@ ROOT = pathlib.Path(minitvm.__file__).parent
 
 @dataclass(frozen=True)
 class Room:
-    """``files`` are paths inside the package, folders with all that is in them; ``most`` is code lines."""
+    """``files`` are patterns of paths inside the package, folders with all that is in them; ``most`` is code lines."""
 
     most: int
     files: tuple[str, ...]
 
+    def has(self, file: str) -> bool:
+        return any(fnmatchcase(file, one) or file.startswith(f"{one}/") for one in self.files)
 
-def room(most: int, *files: str) -> Room:
-    return Room(most, tuple(name for line in files for name in line.split()))
 
+def room(most: int, files: str) -> Room:
+    return Room(most, tuple(files.split()))
+
+
+_LOOPS, _PASSES = "codegen/templates", "passes"
 
 ROOMS = {
     "cuda": room(5_315, "codegen/cuda runtime/nvidia"),
     "lab": room(4_905, "lab"),
     "viewer": room(435, "viewer"),
     "cli": room(1_432, "cli __main__.py"),
-    "ort": room(2_137, "ort capi session.py onnx_backend.py generation.py"),
+    "ort": room(2_265, "ort capi session.py onnx_backend.py generation.py"),
     "tvm": room(887, "tvm"),
     "torch": room(427, "torch"),
     "testing": room(555, "testing"),
     "more": room(
-        3_815,
-        "frontend/onnx/more ir/ops/more codegen/templates/dense_blocks.py codegen/templates/recurrent_quantized.py",
+        3_945,
+        f"frontend/onnx/more ir/ops/more {_LOOPS}/dense_blocks.py {_LOOPS}/recurrent_quantized.py"
+        f" {_LOOPS}/running_sum.py {_LOOPS}/tensor_scatter.py",
     ),
-    "tuner": room(310, "driver/tune.py driver/roofline.py runtime/debug.py"),
+    "tuner": room(413, "driver/tune.py driver/roofline.py runtime/debug.py codegen/llvm/peak.py"),
     "poison": room(155, "runtime/poison.py"),
+    "native control flow": room(208, "runtime/control.py"),
+    "vendors' libraries": room(160, f"codegen/libraries.py */cblas.py {_PASSES}/call_libraries.py"),
+    "passes": room(
+        646,
+        f"{_PASSES}/combine.py {_PASSES}/convert_layout.py {_PASSES}/mixed_precision.py {_PASSES}/quantized.py"
+        f" {_PASSES}/share_rows.py",
+    ),
+    "attention": room(940, f"{_PASSES}/attention.py ir/ops/nn_attention.py {_LOOPS}/attention*.py"),
+    "winograd": room(760, f"{_PASSES}/winograd.py ir/ops/nn_winograd.py {_LOOPS}/winograd*.py"),
+    "recurrent": room(548, f"frontend/onnx/rnn.py ir/ops/nn_recurrent.py {_LOOPS}/recurrent.py"),
+    "resizing": room(506, "frontend/onnx/resize*.py ir/ops/image.py"),
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 34_900, 424_600, 12.2
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 31_175, 373_000, 12.2
 
 
 def python_files() -> list[str]:
@@ -53,7 +71,7 @@ def python_files() -> list[str]:
 
 def room_of(file: str) -> str:
     """The room of a file of the package; ``core`` where it belongs to none."""
-    found = [name for name, room in ROOMS.items() if any(f"{file}/".startswith(f"{one}/") for one in room.files)]
+    found = [name for name, room in ROOMS.items() if room.has(file)]
     assert len(found) <= 1, (file, found)
     return found[0] if found else "core"
 

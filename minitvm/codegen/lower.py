@@ -45,8 +45,8 @@ from minitvm.ir.op import Op, outer_reductions
 from minitvm.ir.ops.nn_dense import MatrixProduct
 from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls, sizes_of, span_of
+from minitvm.passes.fuse_ops import BY_ROWS
 from minitvm.passes.manager import PassContext
-from minitvm.passes.share_rows import BY_ROWS
 from minitvm.target import MachineModel
 
 DEFAULT = "default nests"

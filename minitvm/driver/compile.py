@@ -33,20 +33,16 @@ from minitvm.ir.decision import Declined, decide, decisions
 from minitvm.ir.dims import Dim, Fact, facts_of
 from minitvm.ir.expr import Call, Function, Module, Var, describe_call
 from minitvm.ir.op import Op
-from minitvm.ir.ops._shape import Windowed
-from minitvm.ir.ops.image import Resize2d, Upsampling
 from minitvm.ir.ops.stage import Stage
 from minitvm.ir.types import TensorType, symbols
 from minitvm.ir.visitor import calls, held_functions
-from minitvm.passes.attention import Slower
-from minitvm.passes.call_libraries import LibraryOf
 from minitvm.passes.compare import Comparison, compare
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
 from minitvm.passes.pipeline import SCHEDULES, Plan, Sequential, context_for, default_pipeline, optimize
+from minitvm.passes.places import LibraryOf, Predict, Slower
 from minitvm.passes.redundancy import bind_captured
 from minitvm.passes.tile_windows import slides_over_tiles
-from minitvm.passes.winograd import Predict
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.devices import Device, cpu
 from minitvm.runtime.executor import GraphModule
@@ -178,7 +174,7 @@ def require_symbolic(function: Function, backend: Backend) -> None:
         if symbols(call.type, *(arg.type for arg in call.args)) and isinstance(call.op, Op):
             if backend.schedules == "llvm" and slides_over_tiles(call):
                 continue  # they slide over tiles
-            fixed = 2 if isinstance(call.op, (Resize2d, Upsampling)) else 1 if isinstance(call.op, Windowed) else None
+            fixed = call.op.fixed_from
             if fixed is not None and not all(map(_is_number, call.tensor_type.shape[fixed:])):
                 raise CompilerError("windows over sizes that only a run knows are slow", where=describe_call(call))
             if not _goes_as_far_as_symbols(call, call.op, backend):

@@ -112,6 +112,8 @@ class Op(_Frozen):
     ``None``: for injective operators."""
     in_place: ClassVar[int | None] = None
     """The argument whose memory may be the result's, all of which is right then but what the operator changes."""
+    fixed_from: ClassVar[int | None] = None
+    """The first of the result's axes whose sizes have to be numbers before it is compiled; ``None``: there is none."""
     exact: ClassVar[bool | None] = None
     """True where IEEE 754 has one right result for each element (one operation, a choice, a comparison), so that nobody
     computes it otherwise; ``None``: where elements only move."""

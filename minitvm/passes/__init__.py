@@ -1,17 +1,20 @@
-"""Passes over the graph: pure functions from module to module, named as in Relay."""
+"""Passes over the graph: pure functions from module to module, named as in Relay.  Importing this package registers all
+that are there.
+"""
+
+import importlib
+import pkgutil
+from typing import TYPE_CHECKING, Any
 
 from minitvm.ir.decision import Declined, Exactness
 from minitvm.passes.alter_op_layout import AlterOpLayout
-from minitvm.passes.attention import FuseAttention
 from minitvm.passes.bound import Bound, Of
-from minitvm.passes.call_libraries import CallLibraries
 from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, InferType, Legalize, SimplifyInference
-from minitvm.passes.combine import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
-from minitvm.passes.convert_layout import ConvertLayout
 from minitvm.passes.fold_scale_axis import BackwardFoldScaleAxis, ForwardFoldScaleAxis
 from minitvm.passes.fuse_ops import FuseOps
 from minitvm.passes.instrument import PassInfo, PassInstrument, PassLog, PassRecord, PassTiming, PrintIR, Verify
 from minitvm.passes.manager import (
+    PASSES,
     FunctionPass,
     ModulePass,
     Pass,
@@ -20,9 +23,7 @@ from minitvm.passes.manager import (
     module_pass,
     register_config,
 )
-from minitvm.passes.mixed_precision import ToMixedPrecision
 from minitvm.passes.pipeline import FoldScaleAxis, Sequential, default_pipeline, get_pass
-from minitvm.passes.quantized import FakeQuantizationToInteger
 from minitvm.passes.redundancy import (
     DeadCodeElimination,
     EliminateCommonSubexpr,
@@ -33,10 +34,18 @@ from minitvm.passes.redundancy import (
 )
 from minitvm.passes.rule import Replacement, Rule, RulePass, apply_rules, rule, rule_pass
 from minitvm.passes.share_memory import ShareMemory
-from minitvm.passes.share_rows import ShareRows
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
 from minitvm.passes.sink_cast import SinkCast
 from minitvm.passes.tile_windows import TileWindows
+
+if TYPE_CHECKING:
+    from minitvm.passes.attention import FuseAttention
+    from minitvm.passes.call_libraries import CallLibraries
+    from minitvm.passes.combine import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
+    from minitvm.passes.convert_layout import ConvertLayout
+    from minitvm.passes.mixed_precision import ToMixedPrecision
+    from minitvm.passes.quantized import FakeQuantizationToInteger
+    from minitvm.passes.share_rows import ShareRows
 
 __all__ = ["FunctionPass", "ModulePass", "Pass", "PassContext", "Sequential"]
 __all__ += ["function_pass", "get_pass", "module_pass", "register_config"]
@@ -69,3 +78,12 @@ __all__ += [
 ]
 __all__ += ["ShareMemory", "ShareRows", "SimplifyExpr", "SimplifyExprPostAlterOp", "SimplifyInference", "SinkCast"]
 __all__ += ["SinkReshape", "ToMixedPrecision"]
+
+for _file in pkgutil.iter_modules(__path__, f"{__name__}."):
+    importlib.import_module(_file.name)
+
+
+def __getattr__(name: str) -> Any:
+    if name in PASSES and name in __all__:
+        return PASSES[name]
+    raise AttributeError(f"minitvm.passes has no attribute {name!r}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -33,12 +33,10 @@ from minitvm.ir.types import leaves, shape_text
 from minitvm.ir.visitor import as_function, calls, rewrite, span_of, use_counts
 from minitvm.passes.bound import Bound, Of
 from minitvm.passes.manager import FunctionPass, PassContext
+from minitvm.passes.places import Asked, Slower, in_pipeline
 from minitvm.passes.scales import MODERATE
 
 Shape: TypeAlias = tuple[Dim, ...]
-Slower: TypeAlias = Callable[[Call], "Declined | None"]
-"""Why a call of ``nn.attention`` would not be faster than what it stands for (``Backend.slower``)."""
-
 _SAFE = call(Where, call("isnan", value("x")), filled(0), value("x"))
 
 
@@ -95,6 +93,11 @@ class FuseAttention(FunctionPass, opt_level=3, bound=_BOUND):
                 else:
                     found[node] = answer
         return as_function(rewrite(function, _Rewriting(self, found).visit)) if found else function
+
+
+@in_pipeline(after="EliminateCommonSubexpr")
+def _placed(asked: Asked) -> tuple[FuseAttention]:
+    return (FuseAttention(asked.slower),)
 
 
 def _to_softmax(node: Expr) -> bool:

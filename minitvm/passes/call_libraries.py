@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import TypeAlias
+from collections.abc import Hashable
 
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Expr, Function, Module, Var
@@ -12,9 +11,7 @@ from minitvm.ir.structural import node_key
 from minitvm.ir.visitor import as_function, rewrite
 from minitvm.passes.bound import SAME_PRODUCTS
 from minitvm.passes.manager import FunctionPass, PassContext
-
-LibraryOf: TypeAlias = Callable[[Call], "str | Declined | None"]
-"""The library that computes a call, or why none does; ``None`` where nobody would ask one (``Backend.library_of``)."""
+from minitvm.passes.places import Asked, LibraryOf, in_pipeline
 
 
 class CallLibraries(FunctionPass, opt_level=0, bound=SAME_PRODUCTS):
@@ -43,6 +40,11 @@ class CallLibraries(FunctionPass, opt_level=0, bound=SAME_PRODUCTS):
         if key not in shared:
             shared[key] = _alone(node, found)
         return Call(shared[key], node.args, span=node.span)
+
+
+@in_pipeline(before="AlterOpLayout")
+def _placed(asked: Asked) -> tuple[CallLibraries, ...]:
+    return () if asked.library_of is None else (CallLibraries(asked.library_of),)
 
 
 def _alone(call: Call, library: str) -> Function:

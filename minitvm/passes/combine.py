@@ -26,6 +26,7 @@ from minitvm.ir.types import is_named
 from minitvm.ir.visitor import as_function, calls, children, post_order, rebuild, span_of, users
 from minitvm.passes.bound import SAME_PRODUCTS
 from minitvm.passes.manager import FunctionPass, PassContext
+from minitvm.passes.places import Asked, in_pipeline
 
 # --- how the branches lie in the combined value ---------------------------------------------------------------
 
@@ -348,3 +349,8 @@ def _batch_matmul_key(call: Call) -> Hashable | None:
 
 def _wide_batch_matmul(calls: Sequence[Call]) -> tuple[Expr, SideBySide]:
     return _with_all_weights(calls, 1), SideBySide(2, 3)
+
+
+@in_pipeline(after="SinkCast")
+def _placed(asked: Asked) -> tuple[CombineParallelConv2D, CombineParallelDense]:
+    return CombineParallelConv2D(min_num_branches=3), CombineParallelDense(3, to_batch=False)

@@ -30,6 +30,9 @@ from minitvm.passes.recomputed import MAX_COPIES, Cutting
 from minitvm.passes.share_memory import ShareMemory, joins, reshaped
 from minitvm.passes.sink_cast import is_cast_of_weights
 
+BY_ROWS = "by_rows"
+"""The attribute of groups whose threads share rows."""
+
 
 @dataclass(slots=True, eq=False)
 class Group:

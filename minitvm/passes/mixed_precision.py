@@ -16,7 +16,7 @@ from minitvm.ir.ops.elemwise import CastTo
 from minitvm.ir.types import FuncType, TensorType, TupleType, Type, leaves
 from minitvm.ir.visitor import as_function, children, post_order, rebuild
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
-from minitvm.passes.winograd import Predict
+from minitvm.passes.places import Asked, Predict, in_pipeline
 from minitvm.target import MachineModel
 
 Weigh: TypeAlias = Callable[[Call, Call], "Declined | None"]
@@ -44,6 +44,12 @@ class ToMixedPrecision(FunctionPass, rounds=True):
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         _check(context.option(OPTION.name))
         return _Narrowing(self.weigh).function(function)
+
+
+@in_pipeline(after="SimplifyExpr")
+def _placed(asked: Asked) -> tuple[ToMixedPrecision]:
+    weighs = asked.predict is not None and PassContext.current().option(OPTION.name)
+    return (ToMixedPrecision("", weighed(asked.predict, asked.machine) if weighs and asked.predict else None),)
 
 
 def weighed(predict: Predict, machine: MachineModel) -> Weigh:

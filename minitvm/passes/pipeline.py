@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,17 +14,13 @@ from minitvm.ir.decision import decide
 from minitvm.ir.expr import Call, Module
 from minitvm.ir.visitor import calls
 from minitvm.passes.alter_op_layout import AlterOpLayout
-from minitvm.passes.attention import FuseAttention, Slower
-from minitvm.passes.call_libraries import CallLibraries, LibraryOf
 from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, InferType, Legalize, SimplifyInference
-from minitvm.passes.combine import CombineParallelConv2D, CombineParallelDense
 from minitvm.passes.context import KNOWN_PASSES, PassContext, Placement, closest, register_config
 from minitvm.passes.fold_scale_axis import BackwardFoldScaleAxis, ForwardFoldScaleAxis
 from minitvm.passes.fuse_ops import FuseOps, is_lowerable
 from minitvm.passes.instrument import PassInfo, PassInstrument
 from minitvm.passes.manager import PASSES, Pass, as_pass
-from minitvm.passes.mixed_precision import ToMixedPrecision, weighed
-from minitvm.passes.quantized import FakeQuantizationToInteger
+from minitvm.passes.places import Asked, LibraryOf, Predict, Slower, other_ways, with_placed
 from minitvm.passes.redundancy import (
     DeadCodeElimination,
     EliminateCommonSubexpr,
@@ -34,11 +29,9 @@ from minitvm.passes.redundancy import (
     bind_params,
 )
 from minitvm.passes.share_memory import ShareMemory
-from minitvm.passes.share_rows import ShareRows
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
 from minitvm.passes.sink_cast import SinkCast
 from minitvm.passes.tile_windows import TileWindows
-from minitvm.passes.winograd import Predict, faster, remembering
 from minitvm.target import MachineModel
 
 _TF32 = (
@@ -199,13 +192,10 @@ BEFORE_LAYOUTS = (
     EliminateCommonSubexpr(),  #                      level 3
     SinkReshape(),  #                                 level 2
     SinkCast(),  #                                    level 2
-    CombineParallelConv2D(min_num_branches=3),  #     level 3
-    CombineParallelDense(3, to_batch=False),  #       level 3
     FoldConstant(fold_qnn=True),  #                   level 2
     FoldScaleAxis(),  #                               level 3
     SimplifyExpr(),  #                                level 0: exact rules; 2: all
 )
-MIXED = ToMixedPrecision("")
 CANONICAL = (CanonicalizeCast(), CanonicalizeOps(), Legalize())  # level 3
 AFTER_LAYOUTS = (
     FoldConstant(fold_qnn=True, has_layouts=True),  # level 2
@@ -230,18 +220,11 @@ def default_pipeline(
     faster than those that it is made of; ``predict`` how long the target takes for a call: without it, convolutions
     are direct ones, and all products worth fewer bits where an option asks for these.
     """
-    libraries = () if library_of is None else (CallLibraries(library_of),)  # level 0
-    integers = FakeQuantizationToInteger(machine)  # level 3
-    ways = None if predict is None else partial(faster, remembering(predict))
-    layouts = AlterOpLayout(machine, kind, weigh=True, faster=ways)  # level 3
-    (types, inference, common, *others), attention = BEFORE_LAYOUTS, FuseAttention(slower)  # level 3
-    first = (types, integers, inference, common, attention)
-    weighs = predict if PassContext.current().option(MIXED.option) else None
-    mixed = ToMixedPrecision("", weighed(weighs, machine)) if weighs else MIXED  # level 0, by an option
-    rows = (ShareRows(machine),) if machine.threads > 1 and kind == "llvm" else ()  # level 3
+    asked = Asked(machine, kind, library_of, slower, predict)
+    layouts = AlterOpLayout(machine, kind, weigh=True, faster=None if predict is None else other_ways(predict))
     tiles, left = ((TileWindows(layouts),), (TileWindows(),)) if kind == "llvm" else ((), ())  # level 0
-    before = (*first, *others, mixed, *tiles, *CANONICAL, *libraries)
-    return Sequential((*before, layouts, *left, *AFTER_LAYOUTS, *rows), name="default_pipeline")
+    steps = (*BEFORE_LAYOUTS, *tiles, *CANONICAL, layouts, *left, *AFTER_LAYOUTS)
+    return Sequential(with_placed(steps, asked), name="default_pipeline")
 
 
 # --- what a build runs ---

@@ -12,11 +12,10 @@ from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.ops.nn_conv import BlockedConvolution, DepthwiseConv2dNCHWc
 from minitvm.ir.types import TensorType, as_tensor
 from minitvm.ir.visitor import as_function, calls, rewrite, users
+from minitvm.passes.fuse_ops import BY_ROWS
 from minitvm.passes.manager import FunctionPass, PassContext
+from minitvm.passes.places import Asked, in_pipeline
 from minitvm.target import MachineModel
-
-BY_ROWS = "by_rows"
-"""The attribute of groups whose threads share rows."""
 
 
 class ShareRows(FunctionPass, opt_level=3):
@@ -76,3 +75,8 @@ def _name(node: Expr) -> str:
     if isinstance(node, Call) and isinstance(node.op, Function):
         return str(node.op.attrs.get("name", "a function"))
     return name_of(node)
+
+
+@in_pipeline()
+def _placed(asked: Asked) -> tuple[ShareRows, ...]:
+    return (ShareRows(asked.machine),) if asked.machine.threads > 1 and asked.kind == "llvm" else ()

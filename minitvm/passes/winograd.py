@@ -2,10 +2,9 @@
 elements would be moved for one alone, not in blocks at all.  What AlterOpLayout asks of a blocked one."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TypeAlias
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -15,11 +14,9 @@ from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.ops.nn_winograd import SIZES, TAPS, Conv2dWinograd, Transforms, WinogradWeights
 from minitvm.ir.relayout import Move, Placement, Site, calling
 from minitvm.ir.types import TensorType, as_tensor, closed
-from minitvm.passes.alter_op_layout import in_whole_blocks
+from minitvm.passes.alter_op_layout import Faster, in_whole_blocks
+from minitvm.passes.places import Predict
 from minitvm.target import MOVE
-
-Predict: TypeAlias = Callable[[Call], "float | Declined"]
-"""The cycles that a call is predicted to take on the target, or why nothing there computes it so."""
 
 
 def remembering(predict: Predict) -> Predict:
@@ -33,6 +30,11 @@ def remembering(predict: Predict) -> Predict:
         return known[key]
 
     return ask
+
+
+def ways(predict: Predict) -> Faster:
+    """:func:`faster` for one pipeline."""
+    return partial(faster, remembering(predict))
 
 
 _LARGEST = 2.0**100

@@ -21,7 +21,6 @@ from minitvm.ir.types import Shape, TensorType, shape_text
 from minitvm.runtime import archive, signing
 from minitvm.runtime.checks import check_input, check_shapes, dictionary, missing_inputs, unknown_name
 from minitvm.runtime.code import Code, code_for
-from minitvm.runtime.control import control_step
 from minitvm.runtime.devices import Device
 from minitvm.runtime.direct import AS_EVER, DirectCall, How
 from minitvm.runtime.graph import Artifact, HostCall
@@ -40,6 +39,12 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Mapping[Any, np.ndarray] = MappingProxyType({})
+
+
+@door
+def control_step(outer: Instance, index: int) -> Callable[[], None] | None:
+    """What runs control flow without Python; ``None`` where Python does."""
+    return None
 
 
 @door

@@ -21,9 +21,9 @@ from typing import Any
 import llvmlite.binding
 
 from minitvm import config
+from minitvm.doors import door, left_out
 from minitvm.errors import LibraryError
 from minitvm.ir.arrays import aligned_empty
-from minitvm.runtime import cblas
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.devices import Memory
 from minitvm.runtime.graph import Artifact, CpuTag, LibraryCall, Segment, segments, steps_of, workspace_slots
@@ -330,7 +330,7 @@ class NativeArtifact(Code):
         kernels, native = workspace_slots(artifact.graph), segments(steps_of(artifact.graph))
         symbols = [*map(_symbol, kernels), *map(_symbol, native)]
         calls_library = any(isinstance(node.step, LibraryCall) for node in artifact.graph.nodes)
-        imports = cblas.functions() if calls_library else _NONE
+        imports = openblas() if calls_library else _NONE
         self._code = NativeCode([*artifact.objects.values(), artifact.entry], symbols, imports=imports)
 
     @staticmethod
@@ -390,3 +390,9 @@ def _symbol(what: Segment | int) -> str:
 
 
 CODES["llvm"] = NativeArtifact
+
+
+@door
+def openblas() -> dict[str, int]:
+    """The addresses of OpenBLAS's functions; :class:`TargetError` where there is none."""
+    raise left_out("-libs=cblas")

@@ -2,30 +2,52 @@
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import llvmlite
 
 from minitvm.codegen.backend import Backend, Compile, Launches, register
-from minitvm.codegen.libraries import gemm_of
 from minitvm.codegen.listing import Listing
 from minitvm.codegen.llvm.arith import SPELLINGS
-from minitvm.codegen.llvm.cblas import gemm_text
-from minitvm.codegen.llvm.compile import assembly, caches_of, compile_object, cpu_of, host, machine_model
+from minitvm.codegen.llvm.compile import Cpu, assembly, caches_of, compile_object, cpu_of, host, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.entry import clocked_text, constant_text, entry_text, needed
 from minitvm.codegen.llvm.origins import listings
-from minitvm.codegen.llvm.peak import measure, vector_sums
+from minitvm.doors import door, left_out
 from minitvm.ir.dims import Dim
-from minitvm.ir.expr import Function
+from minitvm.ir.expr import Call, Function
 from minitvm.ir.loop import Kernel
-from minitvm.runtime import cblas
 from minitvm.runtime.document import document_of, seal
 from minitvm.runtime.graph import Artifact, CpuTag, Segment
-from minitvm.runtime.native import NativeArtifact, check_cpu
-from minitvm.target import Rates, Target
+from minitvm.runtime.native import NativeArtifact, check_cpu, openblas
+from minitvm.target import MachineModel, Rates, Target
 
 SHORT = 100_000
 """Steps of a millisecond: less is interrupted where the machine is busy."""
+
+
+@door
+def gemm_of(call: Call) -> Any:
+    """The product that OpenBLAS is asked for in place of a call; ``None`` for what is no product."""
+    return None
+
+
+@door
+def gemm_text(gemm: Any, symbol: str) -> str:
+    """The LLVM IR of a function that asks OpenBLAS for a product."""
+    raise left_out("-libs=cblas")
+
+
+@door
+def measure(cpu: Cpu, machine: MachineModel, threads: int) -> Rates:
+    """What the machine that is here does at most; usual figures where nothing measures it."""
+    return machine.rates(threads)
+
+
+@door
+def vector_sums(cpu: Cpu, threads: int, tries: int, steps: int) -> float | None:
+    """Multiply-adds of vectors a second, of each thread; ``None`` where nothing measures them."""
+    return None
 
 
 @register
@@ -37,7 +59,7 @@ class LlvmBackend(Backend):
     def __init__(self, target: Target, threads: int) -> None:
         super().__init__(target, threads)
         if target.libs:
-            cblas.functions()  # which says what is missing
+            openblas()  # which says what is missing
         self.cpu = cpu_of(target)
         caches = caches_of(target)
         self.machine = machine_model(self.cpu, threads, caches)
@@ -52,9 +74,8 @@ class LlvmBackend(Backend):
         return measure(self.cpu, self.machine, self.machine.threads)
 
     def measured_flops(self, tries: int) -> float:
-        if self.cpu.arch != host().arch:
-            return super().measured_flops(tries)
-        return 2 * self.machine.lanes("float32") * vector_sums(self.cpu, 1, tries, SHORT)
+        found = vector_sums(self.cpu, 1, tries, SHORT) if self.cpu.arch == host().arch else None
+        return super().measured_flops(tries) if found is None else 2 * self.machine.lanes("float32") * found
 
     def library_call(self, group: Function, symbol: str) -> bytes | None:
         """Object code with a kernel's arguments, so that threads, barriers and files are the kernels'."""

@@ -264,7 +264,7 @@ def widened(dtype: str, out_dtype: str) -> Any:
 # Padding is kept as ``(before..., after...)`` over the spatial axes: ``(top, left, bottom, right)`` in 2-d.
 
 
-class Windowed(Op):
+class Windowed(Op, fixed_from=1):
     """An operator that slides a window over the axes ``spatial``.
 
     Its attributes are a number for each of these axes, padding one for each end; one integer stands for all.

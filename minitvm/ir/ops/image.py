@@ -98,7 +98,7 @@ def _nearest(place: Fraction, rounding: str) -> int:
     return math.ceil(place - half) if rounding == "round_prefer_floor" else math.floor(place + half)
 
 
-class Resize2d(Op, name="image.resize2d", fusion=Fusion.INJECTIVE, takes_stored=False):
+class Resize2d(Op, name="image.resize2d", fusion=Fusion.INJECTIVE, takes_stored=False, fixed_from=2):
     """Resizes H and W.  data: NCHW (or NHWC, NCHW[x]c) -> the same with ``size`` = (height, width).
 
     ``scales`` (height, width) are what coordinates are computed with where they differ from size over extent, as
@@ -242,7 +242,7 @@ def _gather(data: np.ndarray, axis: int, taps: np.ndarray, weights: np.ndarray |
     return np.asarray(sum(terms[1:], terms[0]))
 
 
-class Upsampling(Op, name="nn.upsampling", fusion=Fusion.INJECTIVE, takes_stored=False):
+class Upsampling(Op, name="nn.upsampling", fusion=Fusion.INJECTIVE, takes_stored=False, fixed_from=2):
     """Enlarges H by ``scale_h`` and W by ``scale_w``.  data: ``layout`` NCHW, NHWC, NCHW[x]c -> the same; extents
     are rounded.
 

@@ -1,0 +1,78 @@
+"""Passes that stand in the default pipeline where their files are there, and what passes may ask of a target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from minitvm.doors import door
+from minitvm.ir.decision import Declined
+from minitvm.ir.expr import Call
+from minitvm.passes.alter_op_layout import Faster
+from minitvm.passes.manager import Pass
+from minitvm.target import MachineModel
+
+LibraryOf: TypeAlias = Callable[[Call], "str | Declined | None"]
+"""The library that computes a call, or why none does; ``None`` where nobody would ask one (``Backend.library_of``)."""
+Slower: TypeAlias = Callable[[Call], "Declined | None"]
+"""Why an operator that stands for several would be no faster than these (``Backend.slower``)."""
+Predict: TypeAlias = Callable[[Call], "float | Declined"]
+"""The cycles that a call is predicted to take on the target, or why nothing there computes it so."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the passes for a target may ask: all but the machine and the kind of its schedules may be unknown."""
+
+    machine: MachineModel
+    kind: str = "llvm"
+    library_of: LibraryOf | None = None
+    slower: Slower | None = None
+    predict: Predict | None = None
+
+
+Make: TypeAlias = Callable[[Asked], "Iterable[Pass]"]
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Passes beside the first run of another one; behind all where none is named."""
+
+    make: Make
+    before: str = ""
+    after: str = ""
+
+    def among(self, steps: Sequence[Pass], asked: Asked) -> list[Pass]:
+        """The steps with these among them."""
+        names = [step.info.name for step in steps]
+        at = names.index(self.before) if self.before else names.index(self.after) + 1 if self.after else len(steps)
+        return [*steps[:at], *self.make(asked), *steps[at:]]
+
+
+PLACED: dict[str, Placed] = {}
+"""By the module that has them."""
+
+
+def in_pipeline(*, before: str = "", after: str = "") -> Callable[[Make], Make]:
+    """Gives the passes that a function makes for a target their place in the default pipeline; a decorator."""
+
+    def register(make: Make) -> Make:
+        PLACED[make.__module__] = Placed(make, before, after)
+        return make
+
+    return register
+
+
+def with_placed(steps: Sequence[Pass], asked: Asked) -> list[Pass]:
+    """The pipeline with all that have a place in it."""
+    found = list(steps)
+    for _, placed in sorted(PLACED.items()):
+        found = placed.among(found, asked)
+    return found
+
+
+@door
+def other_ways(predict: Predict) -> Faster | None:
+    """What AlterOpLayout asks whether another algorithm is faster than a convolution in blocks."""
+    return None
