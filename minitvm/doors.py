@@ -11,6 +11,7 @@ import functools
 import importlib
 from collections.abc import Callable
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Generic, ParamSpec, TypeVar, cast
 
 from minitvm.errors import ConfigError
@@ -31,14 +32,17 @@ class Door(Generic[P, T]):
         self._alone = alone
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._opened(*args, **kwargs)
+        behind = self._alone if self._room is None else getattr(self._room, self._function)
+        return cast("T", behind(*args, **kwargs))
 
     @functools.cached_property
-    def _opened(self) -> Callable[P, T]:
-        module, _, name = BEHIND.get(self.name, "").rpartition(".")
-        if not is_there(module):
-            return self._alone
-        return cast("Callable[P, T]", getattr(importlib.import_module(f"minitvm.{module}"), name))
+    def _room(self) -> ModuleType | None:
+        module = BEHIND.get(self.name, "").rpartition(".")[0]
+        return importlib.import_module(f"minitvm.{module}") if is_there(module) else None
+
+    @functools.cached_property
+    def _function(self) -> str:
+        return BEHIND[self.name].rpartition(".")[2]
 
 
 def door(alone: Callable[P, T]) -> Door[P, T]:

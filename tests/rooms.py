@@ -33,16 +33,16 @@ def room(most: int, files: str) -> Room:
 _LOOPS, _PASSES = "codegen/templates", "passes"
 
 ROOMS = {
-    "cuda": room(5_315, "codegen/cuda runtime/nvidia"),
-    "lab": room(4_905, "lab"),
+    "cuda": room(5_350, "codegen/cuda runtime/nvidia"),
+    "lab": room(4_950, "lab"),
     "viewer": room(435, "viewer"),
     "cli": room(1_432, "cli __main__.py"),
-    "ort": room(2_265, "ort capi session.py onnx_backend.py generation.py"),
+    "ort": room(2_300, "ort capi session.py onnx_backend.py generation.py"),
     "tvm": room(887, "tvm"),
     "torch": room(427, "torch"),
     "testing": room(555, "testing"),
     "more": room(
-        3_945,
+        4_000,
         f"frontend/onnx/more ir/ops/more {_LOOPS}/dense_blocks.py {_LOOPS}/recurrent_quantized.py"
         f" {_LOOPS}/running_sum.py {_LOOPS}/tensor_scatter.py",
     ),
@@ -55,14 +55,14 @@ ROOMS = {
         f"{_PASSES}/combine.py {_PASSES}/convert_layout.py {_PASSES}/mixed_precision.py {_PASSES}/quantized.py"
         f" {_PASSES}/share_rows.py",
     ),
-    "attention": room(940, f"{_PASSES}/attention.py ir/ops/nn_attention.py {_LOOPS}/attention*.py"),
+    "attention": room(1_000, f"{_PASSES}/attention.py ir/ops/nn_attention.py {_LOOPS}/attention*.py"),
     "winograd": room(760, f"{_PASSES}/winograd.py ir/ops/nn_winograd.py {_LOOPS}/winograd*.py"),
     "recurrent": room(548, f"frontend/onnx/rnn.py ir/ops/nn_recurrent.py {_LOOPS}/recurrent.py"),
     "resizing": room(506, "frontend/onnx/resize*.py ir/ops/image.py"),
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 31_175, 373_000, 12.2
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 31_600, 380_000, 12.2
 
 
 def python_files() -> list[str]:
