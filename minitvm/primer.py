@@ -26,28 +26,27 @@ Run it on a model and a photograph:
 from __future__ import annotations
 
 import ctypes
-import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from functools import partial
 from itertools import pairwise
 from math import inf, prod
 from pathlib import Path
 from typing import Any
 
-import llvmlite.binding as llvm
+import llvmlite.binding
 import numpy as np
 import onnx
 
+llvm: Any = llvmlite.binding  # has no types
 Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]
 
 
-class PrimerError(Exception):
+class PrimerError(ValueError):
     """The model needs something that this file leaves out, or a step of a schedule would change the results."""
 
 
@@ -68,8 +67,8 @@ class PrimerError(Exception):
 class Node:
     """A value in a graph."""
 
-    args: tuple[Node, ...] = ()
     shape: Shape
+    args: tuple[Node, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,29 +77,32 @@ class Var(Node):
 
     name: str
     shape: Shape
+    args = ()
 
 
 @dataclass(frozen=True, eq=False)
 class Constant(Node):
-    """An array that is known at compile time."""
+    """An array that is known at compile time: ``constant(array)`` builds it."""
 
     value: Array
-    shape: Shape = field(init=False)
+    shape: Shape
+    args = ()
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", self.value.shape)
+
+def constant(value: Any) -> Constant:
+    """An array or a number as a node.  Floats become float32; integers, which are shapes and axes, stay integers."""
+    array = np.asarray(value)
+    array = np.ascontiguousarray(array, np.float32 if array.dtype.kind == "f" else array.dtype).reshape(array.shape)
+    return Constant(array, array.shape)
 
 
 @dataclass(frozen=True, eq=False)
 class Call(Node):
-    """An operator applied to nodes.  Raises :class:`PrimerError` if the operator does not take such shapes."""
+    """An operator applied to nodes.  ``op(*args)`` builds it."""
 
     op: Op
     args: tuple[Node, ...]
-    shape: Shape = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", self.op.infer(*(arg.shape for arg in self.args)))
+    shape: Shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,11 +137,11 @@ class Function:
         return "\n".join([*lines, f"  ({', '.join(names[node] for node in self.outputs)})", "}"])
 
 
-# Every pass walks the graph.  The walk visits a shared node once, because the number of *paths* through a graph can grow
-# exponentially with its depth.  The walk does not recurse, because networks are deeper than Python's stack.
+# Every pass walks the graph.  The walk visits a shared node once, because the number of *paths* through a graph can
+# grow exponentially with its depth.  The walk does not recurse, because networks are deeper than Python's stack.
 
 
-def post_order(roots: Iterable[Node]) -> list[Node]:
+def post_order(roots: Sequence[Node]) -> list[Node]:
     """All nodes that the roots depend on, each once, operands before their users."""
     order: dict[Node, None] = {}
     stack = list(roots)[::-1]
@@ -200,11 +202,9 @@ class Expr:
                 return f"{value:g}f" if isinstance(value, float) else str(value)
             case Load(buffer, index):
                 return f"{buffer.name}[{', '.join(map(str, index))}]"
-            case Apply("+" | "-" as fn, (a, b)):
-                return f"{a} {fn} {b}"
-            case Apply("*" | "//" | "%" | "/" | "<" as fn, args):
-                a, b = (f"({arg})" if isinstance(arg, Apply) and arg.fn in "+-" else arg for arg in args)
-                return f"{a} {fn} {b}"
+            case Apply(fn, (a, b)) if not fn.isalpha():
+                inner = [f"({x})" if fn != "+" and isinstance(x, Apply) and x.fn in "+-" else str(x) for x in (a, b)]
+                return f" {fn} ".join(inner)
             case Apply(fn, args):
                 return f"{fn}({', '.join(map(str, args))})"
         return repr(self)
@@ -226,11 +226,10 @@ class Index(Expr):
 
 @dataclass(frozen=True)
 class Buffer:
-    """Memory for a tensor, row by row.  A ``local`` one exists inside one kernel, in registers if all goes well."""
+    """Memory for a tensor, row by row."""
 
     name: str
     shape: Shape
-    local: bool = False
 
 
 @dataclass(frozen=True)
@@ -325,9 +324,9 @@ class Tensor:
         return self.element(*(i if isinstance(i, Expr) else Num(i) for i in index))
 
 
-def total(extents: Mapping[str, int], term: Callable[..., Expr], fn: str = "+") -> Reduction:
-    """A reduction of a term over named indices."""
-    axes = tuple((Index(name), extent) for name, extent in extents.items())
+def total(names: str, extents: Shape, term: Callable[..., Expr], fn: str = "+") -> Reduction:
+    """A reduction of a term over indices, each with a letter for a name."""
+    axes = tuple((Index(name), extent) for name, extent in zip(names, extents, strict=True))
     return Reduction(fn, axes, term(*(index for index, _ in axes)))
 
 
@@ -350,17 +349,21 @@ class Op:
     reference: Callable[..., Array]
     compute: Callable[..., Tensor]
 
+    def __init_subclass__(cls, **header: Any) -> None:
+        for key, value in header.items():
+            setattr(cls, key, value)
+
     def __call__(self, *args: Node) -> Call:
-        return Call(self, args)
+        return Call(self, args, self.infer(*(arg.shape for arg in args)))
 
     def infer(self, *shapes: Shape) -> Shape:
-        """The shape of the result."""
+        """The shape of the result.  Raises :class:`ValueError` if the operator does not take such operands."""
         return self.compute(*(Tensor(shape, Load) for shape in shapes)).shape
 
     def attributes(self) -> list[str]:
-        """As text."""
-        known = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "name"}  # type: ignore[arg-type]
-        return [f"{name}={value}" for name, value in known.items() if value != ()]
+        """Those that differ from their defaults, as text: ``["strides=(2, 2)"]``."""
+        known = {key: value for key, value in vars(self).items() if key not in ("name", "function")}
+        return [f"{key}={value}" for key, value in known.items() if value != getattr(type(self), key, None)]
 
 
 # The first family works element by element.
@@ -379,21 +382,18 @@ ELEMENTWISE: dict[str, tuple[Callable[..., Array], Callable[..., Expr]]] = {
 
 
 @dataclass(frozen=True)
-class Elementwise(Op):
+class Elementwise(Op, kind=Kind.BROADCAST):
     """One of :data:`ELEMENTWISE`.  Operands broadcast as in numpy.  Only a clip has ``bounds``."""
 
     name: str
     bounds: tuple[float, ...] = ()
-    kind = Kind.BROADCAST
 
     def reference(self, *arrays: Array) -> Array:
         return ELEMENTWISE[self.name][0](*arrays, *map(np.float32, self.bounds))
 
     def compute(self, *tensors: Tensor) -> Tensor:
-        def element(*index: Expr) -> Expr:
-            return ELEMENTWISE[self.name][1](*(broadcast(tensor, index) for tensor in tensors), *self.bounds)
-
-        return Tensor(np.broadcast_shapes(*(tensor.shape for tensor in tensors)), element)
+        scalar, shape = ELEMENTWISE[self.name][1], np.broadcast_shapes(*(tensor.shape for tensor in tensors))
+        return Tensor(shape, lambda *index: scalar(*(broadcast(t, index) for t in tensors), *self.bounds))
 
 
 def broadcast(tensor: Tensor, index: tuple[Expr, ...]) -> Expr:
@@ -411,81 +411,80 @@ add, subtract, multiply, divide, exp, sqrt, relu, _ = map(Elementwise, ELEMENTWI
 # cuts its loops where the condition changes, in minitvm/codegen/walks.py.)
 
 
-def windows(size: int, window: int, stride: int, dilation: int = 1) -> int:
-    """How many windows fit into a size.  The elements of a window are ``dilation`` apart."""
-    return (size - (window - 1) * dilation - 1) // stride + 1
-
-
-def window_views(x: Array, window: Shape, strides: Shape, dilations: Shape = (1, 1)) -> Array:
-    """All windows of an array, as two axes more at its end.  Nothing is copied."""
-    reach = tuple((size - 1) * dilation + 1 for size, dilation in zip(window, dilations, strict=True))
-    views = np.lib.stride_tricks.sliding_window_view(x, reach, (2, 3))  # type: ignore[call-overload]
-    return views[:, :, :: strides[0], :: strides[1]][..., :: dilations[0], :: dilations[1]]
-
-
 @dataclass(frozen=True)
-class Conv2d(Op):
-    """x: (N, I, H, W), weight: (O, I / groups, P, Q) -> (N, O, H', W')."""
+class Window(Op):
+    """What all operators have in common that move a window.  Its elements are ``dilations`` apart."""
 
     strides: Shape = (1, 1)
     dilations: Shape = (1, 1)
+
+    def sizes(self, image: Shape, window: Shape) -> Shape:
+        """How many windows fit, downwards and across."""
+        return tuple((image[2 + k] - (window[k] - 1) * self.dilations[k] - 1) // self.strides[k] + 1 for k in (0, 1))
+
+    def at(self, i: Expr, j: Expr, p: Expr, q: Expr) -> tuple[Expr, Expr]:
+        """The row and the column of element (p, q) of window (i, j)."""
+        return i * self.strides[0] + p * self.dilations[0], j * self.strides[1] + q * self.dilations[1]
+
+    def views(self, x: Array, window: Shape) -> Array:
+        """All windows, as two more axes at the end of an array.  Nothing is copied."""
+        (s, t), (d, e), (height, width) = self.strides, self.dilations, window
+        reach = ((height - 1) * d + 1, (width - 1) * e + 1)
+        views: Array = np.lib.stride_tricks.sliding_window_view(x, reach, (2, 3))
+        return views[:, :, ::s, ::t][..., ::d, ::e]
+
+
+@dataclass(frozen=True)
+class Conv2d(Window, name="nn.conv2d", kind=Kind.OUT_FUSABLE):
+    """x: (N, I, H, W), weight: (O, I / groups, P, Q) -> (N, O, H', W')."""
+
     groups: int = 1
-    name = "nn.conv2d"
-    kind = Kind.OUT_FUSABLE
 
     def reference(self, x: Array, weight: Array) -> Array:
-        image = window_views(x, weight.shape[2:], self.strides, self.dilations)
-        image = image.reshape(x.shape[0], self.groups, -1, *image.shape[2:])
-        filters = weight.reshape(self.groups, -1, *weight.shape[1:])
-        result = np.einsum("ngchwpq,gocpq->ngohw", image, filters, optimize=True)
-        return result.reshape(x.shape[0], -1, *result.shape[3:])
+        groups = zip(np.split(x, self.groups, 1), np.split(weight, self.groups), strict=True)
+        views = [(self.views(image, weight.shape[2:]), filters) for image, filters in groups]
+        return np.concatenate([np.einsum("nchwpq,fcpq->nfhw", *pair, optimize=True) for pair in views], 1)
 
     def compute(self, x: Tensor, weight: Tensor) -> Tensor:
-        (n, channels, h, w), (o, inputs, height, width) = x.shape, weight.shape
-        (s, t), (d, e) = self.strides, self.dilations
+        channels, (o, inputs, *window) = x.shape[1], weight.shape
         if channels != inputs * self.groups or o % self.groups:
             raise PrimerError(f"{self.name}: {channels} channels in {self.groups} groups do not fit {weight.shape}")
 
         def element(n: Expr, f: Expr, i: Expr, j: Expr) -> Expr:
-            first = f // (o // self.groups) * inputs
-            return total(
-                {"c": inputs, "p": height, "q": width},
-                lambda c, p, q: x[n, first + c, i * s + p * d, j * t + q * e] * weight[f, c, p, q],
-            )
+            first = f // (o // self.groups) * inputs if self.groups > 1 else Num(0)
 
-        return Tensor((n, o, windows(h, height, s, d), windows(w, width, t, e)), element)
+            def term(c: Expr, p: Expr, q: Expr) -> Expr:
+                row, col = self.at(i, j, p, q)
+                return x[n, first + c, row, col] * weight[f, c, p, q]
+
+            return total("cpq", weight.shape[1:], term)
+
+        return Tensor((x.shape[0], o, *self.sizes(x.shape, tuple(window))), element)
 
 
 @dataclass(frozen=True)
-class Pool(Op):
+class Pool(Window, name="nn.pool2d", kind=Kind.OUT_FUSABLE):
     """The sum (``+``) or the maximum (``max``) of each window."""
 
-    fn: str
-    window: Shape
-    strides: Shape
-    name = "nn.pool2d"
-    kind = Kind.OUT_FUSABLE
+    fn: str = "max"
+    window: Shape = (1, 1)
 
     def reference(self, x: Array) -> Array:
-        return (np.sum if self.fn == "+" else np.max)(window_views(x, self.window, self.strides), (-2, -1))
+        return np.asarray((np.sum if self.fn == "+" else np.max)(self.views(x, self.window), (-2, -1)))
 
     def compute(self, x: Tensor) -> Tensor:
-        (n, c, h, w, *b), (height, width), (s, t) = x.shape, self.window, self.strides
-
         def element(n: Expr, c: Expr, i: Expr, j: Expr, *b: Expr) -> Expr:
-            return total({"p": height, "q": width}, lambda p, q: x[(n, c, i * s + p, j * t + q, *b)], self.fn)
+            return total("pq", self.window, lambda p, q: x[(n, c) + self.at(i, j, p, q) + b], self.fn)
 
-        return Tensor((n, c, windows(h, height, s), windows(w, width, t), *b), element)
+        return Tensor((*x.shape[:2], *self.sizes(x.shape, self.window), *x.shape[4:]), element)
 
 
 @dataclass(frozen=True)
-class Pad(Op):
-    """A border around height and width.  ``pads``: rows above, columns to the left, rows below, columns to the right."""
+class Pad(Op, name="nn.pad", kind=Kind.INJECTIVE):
+    """A border around height and width.  ``pads``: rows above, columns left, rows below, columns right."""
 
     pads: Shape
     value: float = 0.0
-    name = "nn.pad"
-    kind = Kind.INJECTIVE
 
     def reference(self, x: Array) -> Array:
         top, left, bottom, right = self.pads
@@ -496,8 +495,8 @@ class Pad(Op):
         (n, c, h, w, *b), (top, left, bottom, right) = x.shape, self.pads
 
         def element(n: Expr, c: Expr, i: Expr, j: Expr, *b: Expr) -> Expr:
-            (y, in_rows), (z, in_columns) = inside(i - top, h), inside(j - left, w)
-            return apply("select", apply("and", in_rows, in_columns), x[(n, c, y, z, *b)], self.value)
+            (row, in_rows), (col, in_cols) = inside(i - top, h), inside(j - left, w)
+            return apply("select", apply("and", in_rows, in_cols), x[(n, c, row, col) + b], self.value)
 
         return Tensor((n, c, h + top + bottom, w + left + right, *b), element)
 
@@ -508,20 +507,15 @@ def inside(i: Expr, size: int) -> tuple[Expr, Expr]:
 
 
 @dataclass(frozen=True)
-class Reshape(Op):
+class Reshape(Op, name="reshape", kind=Kind.INJECTIVE):
     """The same elements in the same order, in a different shape."""
 
     shape: Shape
-    name = "reshape"
-    kind = Kind.INJECTIVE
 
     def reference(self, x: Array) -> Array:
         return x.reshape(self.shape)
 
     def compute(self, x: Tensor) -> Tensor:
-        if prod(x.shape) != prod(self.shape):
-            raise PrimerError(f"{self.name}: {x.shape} and {self.shape} have different numbers of elements")
-
         def element(*index: Expr) -> Expr:
             place = position(self.shape, index)
             return x[tuple(place // prod(x.shape[k + 1 :]) % size for k, size in enumerate(x.shape))]
@@ -538,18 +532,18 @@ def position(shape: Shape, index: Sequence[Expr]) -> Expr:
 
 
 @dataclass(frozen=True)
-class BatchNorm(Op):
+class BatchNorm(Op, name="nn.batch_norm"):
     """(x - mean) / sqrt(variance + epsilon) * gamma + beta, with statistics for each channel.
 
     It has no compute rule, because `simplify_inference` replaces it.
     """
 
     epsilon: float = 1e-5
-    name = "nn.batch_norm"
 
     def reference(self, x: Array, *statistics: Array) -> Array:
         gamma, beta, mean, variance = (s.reshape(-1, *[1] * (x.ndim - 2)) for s in statistics)
-        return (x - mean) / np.sqrt(variance + np.float32(self.epsilon)) * gamma + beta
+        result: Array = (x - mean) / np.sqrt(variance + np.float32(self.epsilon)) * gamma + beta
+        return result
 
     def infer(self, *shapes: Shape) -> Shape:
         return shapes[0]
@@ -561,12 +555,10 @@ class BatchNorm(Op):
 
 
 @dataclass(frozen=True)
-class Block(Op):
+class Block(Op, name="layout.block", kind=Kind.INJECTIVE):
     """(N, C, H, W) -> (N, C / b, H, W, b)."""
 
     b: int
-    name = "layout.block"
-    kind = Kind.INJECTIVE
 
     def reference(self, x: Array) -> Array:
         n, c, h, w = x.shape
@@ -578,11 +570,8 @@ class Block(Op):
 
 
 @dataclass(frozen=True)
-class Unblock(Op):
+class Unblock(Op, name="layout.unblock", kind=Kind.INJECTIVE):
     """(N, C / b, H, W, b) -> (N, C, H, W)."""
-
-    name = "layout.unblock"
-    kind = Kind.INJECTIVE
 
     def reference(self, x: Array) -> Array:
         n, _, h, w, _ = x.shape
@@ -594,36 +583,35 @@ class Unblock(Op):
 
 
 @dataclass(frozen=True)
-class BlockedConv2d(Op):
+class BlockedConv2d(Window, name="nn.conv2d_blocked", kind=Kind.OUT_FUSABLE):
     """x: (N, I / b, H, W, b), weight: (O / l, I / groups / b, P, Q, b, l) -> (N, O / l, H', W', l).
 
     A depthwise one has as many groups as channels: each channel has its own filter, so lanes stay lanes.
     """
 
-    plain: Conv2d
-    name = "nn.conv2d_blocked"
-    kind = Kind.OUT_FUSABLE
+    groups: int = 1
 
     def reference(self, x: Array, weight: Array) -> Array:
         o, i, p, q, b, lanes = weight.shape
+        plain = Conv2d(self.strides, self.dilations, self.groups)
         filters = weight.transpose(0, 5, 1, 4, 2, 3).reshape(o * lanes, i * b, p, q)
-        return Block(lanes).reference(self.plain.reference(Unblock().reference(x), filters))
+        return Block(lanes).reference(plain.reference(Unblock().reference(x), filters))
 
     def compute(self, x: Tensor, weight: Tensor) -> Tensor:
-        (n, blocks, h, w, size), (o, inputs, height, width, b, lanes) = x.shape, weight.shape
-        (s, t), (d, e), groups = self.plain.strides, self.plain.dilations, self.plain.groups
-        depthwise = groups == blocks * size
+        o, inputs, height, width, b, lanes = weight.shape
+        depthwise = self.groups == x.shape[1] * x.shape[4]
 
         def element(n: Expr, f: Expr, i: Expr, j: Expr, lane: Expr) -> Expr:
-            first = 0 if groups == 1 or depthwise else f // (o // groups) * inputs
+            first = f // (o // self.groups) * inputs if self.groups > 1 and not depthwise else Num(0)
 
             def term(c: Expr, k: Expr, p: Expr, q: Expr) -> Expr:
-                channel = (f, lane) if depthwise else (c + first, k)
-                return x[n, channel[0], i * s + p * d, j * t + q * e, channel[1]] * weight[f, c, p, q, k, lane]
+                block, channel = (f, lane) if depthwise else (first + c, k)
+                row, col = self.at(i, j, p, q)
+                return x[n, block, row, col, channel] * weight[f, c, p, q, k, lane]
 
-            return total({"c": inputs, "k": b, "p": height, "q": width}, term)
+            return total("ckpq", (inputs, b, height, width), term)
 
-        return Tensor((n, o, windows(h, height, s, d), windows(w, width, t, e), lanes), element)
+        return Tensor((x.shape[0], o, *self.sizes(x.shape, (height, width)), lanes), element)
 
 
 # The references together are an evaluator.  It is slow, and it is the judge of everything below.
@@ -640,8 +628,9 @@ def evaluate(function: Function, *arrays: Array) -> list[Array]:
     return [values[node] for node in function.outputs]
 
 
-# In the real compiler: minitvm/ir/op.py (what an operator is), minitvm/ir/ops (the operators, one family in a file: begin
-# with minitvm/ir/ops/nn_conv.py), minitvm/ir/loop/expr.py (expressions), minitvm/ir/layout.py, minitvm/ir/evaluate.py.
+# In the real compiler: minitvm/ir/op.py (what an operator is), minitvm/ir/ops (the operators, one family in a file:
+# begin with minitvm/ir/ops/nn_conv.py), minitvm/ir/loop/expr.py (expressions), minitvm/ir/layout.py (layouts by name),
+# minitvm/ir/evaluate.py.
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -652,9 +641,12 @@ def evaluate(function: Function, *arrays: Array) -> list[Array]:
 # matrix product becomes a convolution, an average becomes a sum and a product.
 
 
+to_array = onnx.numpy_helper.to_array
+
+
 def from_onnx(model: onnx.ModelProto) -> Function:
     """The graph of a model.  Open sizes, such as the size of a batch, become 1."""
-    values: dict[str, Node] = {tensor.name: stored(tensor) for tensor in model.graph.initializer}
+    values: dict[str, Node] = {tensor.name: constant(to_array(tensor)) for tensor in model.graph.initializer}
     params: list[Var] = []
     for value in model.graph.input:
         if value.name not in values:
@@ -662,27 +654,20 @@ def from_onnx(model: onnx.ModelProto) -> Function:
             values[value.name] = params[-1]
     for node in model.graph.node:
         if node.op_type not in IMPORTERS:
-            raise PrimerError(f"node {node.name!r}: {node.op_type} is not one of {', '.join(IMPORTERS)}")
+            raise PrimerError(f"{node.op_type} {node.name!r}: the primer imports {', '.join(IMPORTERS)} only")
         attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         operands = [values[name] if name else None for name in node.input]
-        values[node.output[0]] = IMPORTERS[node.op_type](*operands, **attributes)
+        try:
+            values[node.output[0]] = IMPORTERS[node.op_type](*operands, **attributes)
+        except (TypeError, ValueError) as error:
+            raise PrimerError(f"{node.op_type} {node.name!r}: {error}") from error
     return Function(tuple(params), tuple(values[value.name] for value in model.graph.output))
-
-
-def stored(tensor: onnx.TensorProto) -> Constant:
-    """Floats become float32.  Integers, which are shapes and axes, stay as they are."""
-    array = onnx.numpy_helper.to_array(tensor)
-    return Constant(np.ascontiguousarray(array, np.float32 if array.dtype.kind == "f" else array.dtype))
-
-
-def number(value: float) -> Constant:
-    return Constant(np.array(value, np.float32))
 
 
 def integers(node: Node) -> list[int]:
     """The operand of a node that is a shape or a list of axes."""
     if not isinstance(node, Constant):
-        raise PrimerError("the model computes a shape; the primer knows shapes that are stored in the model")
+        raise PrimerError("the model computes a shape, and the primer has only shapes that are stored")
     return [int(value) for value in node.value.reshape(-1)]
 
 
@@ -695,11 +680,8 @@ def padded(x: Node, value: float = 0.0, pads: Sequence[int] = (0, 0, 0, 0), **ot
     """The operand of a convolution or a pool, with its border."""
     for name, meaning in other.items():
         if name != "kernel_shape" and meaning not in (0, [1, 1], b"NOTSET", b"VALID"):
-            raise PrimerError(f"the primer knows no windows with {name}={meaning}")
+            raise PrimerError(f"the primer has no windows with {name}={meaning}")
     return Pad(tuple(pads), value)(x) if any(pads) else x
-
-
-Pair = Sequence[int]
 
 
 def conv(x: Node, weight: Node, bias: Node | None = None, group: int = 1, **window: Any) -> Node:
@@ -708,38 +690,37 @@ def conv(x: Node, weight: Node, bias: Node | None = None, group: int = 1, **wind
     return add(result, column(bias)) if bias else result
 
 
-def max_pool(x: Node, kernel_shape: Pair, strides: Pair = (1, 1), **border: Any) -> Node:
-    return Pool("max", tuple(kernel_shape), tuple(strides))(padded(x, -inf, **border))
+def max_pool(x: Node, kernel_shape: Shape, strides: Shape = (1, 1), **border: Any) -> Node:
+    return Pool(tuple(strides), fn="max", window=tuple(kernel_shape))(padded(x, -inf, **border))
 
 
-def average_pool(
-    x: Node, kernel_shape: Pair, strides: Pair = (1, 1), count_include_pad: int = 0, **border: Any
-) -> Node:
+def mean_pool(x: Node, kernel_shape: Shape, strides: Shape = (1, 1), count_include_pad: int = 0, **border: Any) -> Node:
     """The sum of a window over the number of elements that count.  That number is the sum of a window of ones."""
-    pool = Pool("+", tuple(kernel_shape), tuple(strides))
-    ones = Constant(np.ones((1, 1, *x.shape[2:]), np.float32))
+    pool = Pool(tuple(strides), fn="+", window=tuple(kernel_shape))
+    ones = constant(np.ones((1, 1, *x.shape[2:])))
     counted = pool(padded(ones, float(count_include_pad), **border))
-    return multiply(pool(padded(x, **border)), divide(number(1), counted))
+    return multiply(pool(padded(x, **border)), divide(constant(1.0), counted))
 
 
 def gemm(x: Node, y: Node, bias: Node | None = None, **scales: float) -> Node:
     """A matrix product is a convolution: a row of x is an image of one pixel, a column of y is a filter."""
     if scales.get("transA") or not isinstance(y, Constant):
-        raise PrimerError("the primer knows matrix products in which the right operand is stored in the model")
+        raise PrimerError("the primer has only products whose right operand is stored in the model")
     filters = (y.value if scales.get("transB") else y.value.T)[:, :, np.newaxis, np.newaxis]
-    result = Conv2d()(Reshape((*x.shape, 1, 1))(x), multiply(Constant(filters), number(scales.get("alpha", 1))))
+    result = Conv2d()(Reshape((*x.shape, 1, 1))(x), multiply(constant(filters), constant(scales.get("alpha", 1.0))))
     if bias:
-        result = add(result, multiply(column(bias), number(scales.get("beta", 1))))
+        result = add(result, multiply(column(bias), constant(scales.get("beta", 1.0))))
     return Reshape(result.shape[:2])(result)
 
 
 def softmax(x: Node, axis: int = -1) -> Node:
     """exp(x) over its sum.  The maximum is subtracted before, so that nothing overflows."""
     if axis % len(x.shape) != len(x.shape) - 1:
-        raise PrimerError("the primer knows softmax along the last axis")
-    rows, whole = Reshape((1, 1, prod(x.shape[:-1]), x.shape[-1]))(x), (1, x.shape[-1])
-    powers = exp(subtract(rows, Pool("max", whole, whole)(rows)))
-    return Reshape(x.shape)(divide(powers, Pool("+", whole, whole)(powers)))
+        raise PrimerError("the primer has softmax along the last axis only")
+    rows = Reshape((1, 1, prod(x.shape[:-1]), x.shape[-1]))(x)
+    most, whole = (Pool(fn=fn, window=(1, x.shape[-1])) for fn in ("max", "+"))
+    powers = exp(subtract(rows, most(rows)))
+    return Reshape(x.shape)(divide(powers, whole(powers)))
 
 
 def clip(x: Node, low: Node | None = None, high: Node | None = None, min: float = -inf, max: float = inf) -> Node:
@@ -762,15 +743,15 @@ def squeeze(x: Node, new: Node | None = None, axes: Sequence[int] = ()) -> Node:
 
 IMPORTERS: dict[str, Callable[..., Node]] = {
     "Add": add,
-    "AveragePool": average_pool,
+    "AveragePool": mean_pool,
     "BatchNormalization": lambda *operands, epsilon=1e-5, **_: BatchNorm(epsilon)(*operands),
     "Clip": clip,
-    "Constant": lambda value: stored(value),
+    "Constant": lambda value: constant(to_array(value)),
     "Conv": conv,
     "Dropout": lambda x, *_, **__: x,
     "Flatten": lambda x, axis=1: Reshape((prod(x.shape[:axis]), prod(x.shape[axis:])))(x),
     "Gemm": gemm,
-    "GlobalAveragePool": lambda x: average_pool(x, x.shape[2:]),
+    "GlobalAveragePool": lambda x: mean_pool(x, x.shape[2:]),
     "Identity": lambda x: x,
     "MatMul": gemm,
     "MaxPool": max_pool,
@@ -784,7 +765,7 @@ IMPORTERS: dict[str, Callable[..., Node]] = {
 
 
 # In the real compiler: minitvm/frontend/onnx/importer.py (the loop), minitvm/frontend/onnx/registry.py (the table, and
-# how it follows ONNX's versions), minitvm/frontend/onnx/nn.py (what becomes of layers), minitvm/frontend/onnx/matmul.py.
+# how it follows ONNX's versions), minitvm/frontend/onnx/nn.py and minitvm/frontend/onnx/matmul.py (what layers become).
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -806,7 +787,7 @@ def rewrite(rule: Rule, function: Function) -> Function:
         done[node] = node
         if isinstance(node, Call):
             args = tuple(done[arg] for arg in node.args)
-            call = node if args == node.args else Call(node.op, args)
+            call = node if args == node.args else node.op(*args)
             done[node] = rule(call, uses) or call
             uses[done[node]] = uses[node]
     return Function(function.params, tuple(done[node] for node in function.outputs))
@@ -819,7 +800,7 @@ def rewrite(rule: Rule, function: Function) -> Function:
 def simplify_inference(call: Call, uses: Mapping[Node, int]) -> Node | None:
     match call:
         case Call(BatchNorm(epsilon), (x, gamma, beta, mean, variance)):
-            scale = divide(gamma, sqrt(add(variance, number(epsilon))))
+            scale = divide(gamma, sqrt(add(variance, constant(epsilon))))
             shift = subtract(beta, multiply(mean, scale))
             return add(multiply(x, column(scale)), column(shift))
     return None
@@ -830,7 +811,7 @@ def simplify_inference(call: Call, uses: Mapping[Node, int]) -> Node | None:
 
 def fold_constant(call: Call, uses: Mapping[Node, int]) -> Node | None:
     known = [arg.value for arg in call.args if isinstance(arg, Constant)]
-    return Constant(call.op.reference(*known)) if len(known) == len(call.args) else None
+    return constant(call.op.reference(*known)) if len(known) == len(call.args) else None
 
 
 # *FoldScaleAxis* scales the weights of a convolution in place of its result:
@@ -874,7 +855,7 @@ def scaled(x: Node, scale: Constant, uses: Mapping[Node, int]) -> Node | None:
 # A block has as many channels as a vector has lanes, or the largest power of two that divides the channels.
 
 
-def alter_op_layout(lanes: int, call: Call, uses: Mapping[Node, int]) -> Node | None:
+def alter_op_layout(call: Call, lanes: int) -> Node | None:
     match call:
         case Call(Conv2d() as op, (x, Constant() as weight)):
             return blocked_conv(op, x, weight.value, lanes)
@@ -888,8 +869,8 @@ def blocked_conv(op: Conv2d, x: Node, weight: Array, lanes: int) -> Node:
     (o, i, p, q), depthwise = weight.shape, op.groups == x.shape[1]
     b, c = block_size(i, lanes), block_size(o if depthwise else o // op.groups, lanes)
     packed = weight.reshape(o // c, c, i // b, b, p, q).transpose(0, 2, 4, 5, 3, 1)
-    result = BlockedConv2d(op)(blocked(x, c if depthwise else b), Constant(np.ascontiguousarray(packed)))
-    return Unblock()(result)
+    fast = BlockedConv2d(op.strides, op.dilations, op.groups)
+    return Unblock()(fast(blocked(x, c if depthwise else b), constant(packed)))
 
 
 def blocked(x: Node, size: int) -> Node:
@@ -916,8 +897,8 @@ def block_size(extent: int, lanes: int) -> int:
 # It should run inside the kernel that computes its operand, while the element is in a register.  *FuseOps* puts calls
 # into groups, and each group becomes one kernel.
 #
-# When can a convolution take in what follows it?  A kernel has one result, so nobody outside may read the values inside.
-# Take a residual block:
+# When can a convolution take in what follows it?  A kernel has one result, so nobody outside may read the values
+# inside.  Take a residual block:
 #
 #          conv          Every path from `conv` to the output goes through `add`: `add` *post-dominates* `conv`, and it
 #         /    \         is the nearest node that does, the *immediate post-dominator*.  Either `conv`, `add` and all
@@ -948,14 +929,14 @@ def post_dominators(function: Function) -> dict[Node, Node | None]:
 
 def fuse_ops(function: Function) -> Function:
     """The graph with each group of calls as one call of :class:`Fused`."""
-    parent, users, calls = post_dominators(function), function.users(), function.calls
+    parent, calls = post_dominators(function), function.calls
     group = {call: call for call in calls}
     kind = {call: call.op.kind for call in calls}
     for phase in (0, 1):
         for call in calls:
             sink = parent[call]
             if isinstance(sink, Call) and group[call] is not group[sink]:
-                path = between(call, sink, users)
+                path = between(call, sink, calls)
                 if may_fuse(call, path, {step: kind[group[step]] for step in (call, *path)}, phase):
                     merged = {group[step] for step in (call, *path)}
                     kind[group[sink]] = max(kind[one] for one in merged)
@@ -963,16 +944,13 @@ def fuse_ops(function: Function) -> Function:
     return cut(group, function)
 
 
-def between(node: Call, sink: Call, users: Mapping[Node, list[Call]]) -> list[Call]:
+def between(node: Call, sink: Call, calls: list[Call]) -> list[Call]:
     """All calls on the paths from a node to its post-dominator, which comes last."""
-    found: dict[Call, None] = {}
-    stack = [node]
-    while stack:
-        for user in users[stack.pop()]:
-            if user is not sink and user not in found:
-                found[user] = None
-                stack.append(user)
-    return [*found, sink]
+    path = [node]
+    for call in calls[calls.index(node) + 1 : calls.index(sink) + 1]:
+        if any(arg in path for arg in call.args):
+            path.append(call)
+    return path[1:]
 
 
 def may_fuse(node: Call, path: list[Call], kind: Mapping[Call, Kind], phase: int) -> bool:
@@ -988,12 +966,11 @@ def may_fuse(node: Call, path: list[Call], kind: Mapping[Call, Kind], phase: int
 
 
 @dataclass(frozen=True)
-class Fused(Op):
+class Fused(Op, kind=Kind.OUT_FUSABLE):
     """A group of calls as one operator.  The parameters of its function are the values that it reads from outside."""
 
     name: str
     function: Function
-    kind = Kind.OUT_FUSABLE
 
     def reference(self, *arrays: Array) -> Array:
         return evaluate(self.function, *arrays)[0]
@@ -1003,9 +980,6 @@ class Fused(Op):
         for call in self.function.calls:
             values[call] = call.op.compute(*(values[arg] for arg in call.args))
         return values[self.function.outputs[0]]
-
-    def attributes(self) -> list[str]:
-        return []
 
 
 def cut(group: Mapping[Call, Call], function: Function) -> Function:
@@ -1017,7 +991,7 @@ def cut(group: Mapping[Call, Call], function: Function) -> Function:
         params = {arg: Var(f"p{k}", arg.shape) for k, arg in enumerate(operands)}
         local: dict[Node, Node] = {**params}
         for call in calls:
-            local[call] = Call(call.op, tuple(local[arg] for arg in call.args))
+            local[call] = call.op(*(local[arg] for arg in call.args))
         if calls:
             name = "_".join(["fused", *(call.op.name.rpartition(".")[2] for call in calls)])
             fused = Fused(name, Function(tuple(params.values()), (local[last],)))
@@ -1033,8 +1007,9 @@ def cut(group: Mapping[Call, Call], function: Function) -> Function:
 # 6. Loops
 #
 # A kernel is loops around stores.  There are three statements.  A `For` runs its body for each value of an index.  A
-# `Store` writes one element.  An `Alloc` gives its body a local buffer.  The *kind* of a loop says how it runs: one turn
-# after the other (`for`), as the lanes of vectors (`vectorized`), written out (`unrolled`), or on threads (`parallel`).
+# `Store` writes one element.  An `Alloc` gives its body a local buffer.  The *kind* of a loop says how it runs: one
+# turn after the other (`for`), as the lanes of vectors (`vectorized`), written out (`unrolled`), or on threads
+# (`parallel`).
 
 
 @dataclass(frozen=True)
@@ -1096,7 +1071,7 @@ def lower(op: Op, shapes: Sequence[Shape]) -> Kernel:
     """The loops that a compute rule asks for, in no clever order."""
     inputs = tuple(Buffer(f"p{k}", shape) for k, shape in enumerate(shapes))
     result = op.compute(*(Tensor(b.shape, lambda *index, b=b: Load(b, index)) for b in inputs))
-    axes = [(Index(name), extent) for name, extent in zip("noyxb", result.shape, strict=False)]
+    axes = [(Index("noyxb"[k] if k < 5 else f"i{k}"), extent) for k, extent in enumerate(result.shape)]
     place = Load(Buffer("out", result.shape), tuple(axis if extent > 1 else Num(0) for axis, extent in axes))
     return Kernel(op.name, inputs, place.buffer, nest(axes, accumulated(place, result[place.index])))
 
@@ -1113,22 +1088,31 @@ def accumulated(place: Load, value: Expr) -> Body:
     reduction = next((part for part in parts(value) if isinstance(part, Reduction)), None)
     if reduction is None:
         return (Store(place, value),)
-    acc = Load(Buffer("acc", (), local=True), ())
+    acc = Load(Buffer("acc", ()), ())
     start = Store(acc, Num(0.0 if reduction.fn == "+" else -inf))
     step = Store(acc, apply(reduction.fn, acc, reduction.value))
     end = Store(place, transform(value, lambda part: acc if part == reduction else part))
     return (Alloc(acc.buffer, (start, *nest(reduction.axes, (step,)), end)),)
 
 
+def replaced(body: Body, change: Callable[[Stmt], Body | None]) -> Body:
+    """Statements with what ``change`` makes of each.  If that is None, it is asked about the statements inside."""
+    done: Body = ()
+    for s in body:
+        new = change(s)
+        if new is None:
+            new = (s if isinstance(s, Store) else replace(s, body=replaced(s.body, change)),)
+        done += new
+    return done
+
+
 def rewritten(body: Body, change: Callable[[Expr], Expr]) -> Body:
     """Statements with all their expressions transformed, the places of stores included."""
 
-    def one(s: Stmt) -> Stmt:
-        if isinstance(s, Store):
-            return Store(transform(s.place, change), transform(s.value, change))
-        return replace(s, body=rewritten(s.body, change))
+    def store(s: Stmt) -> Body | None:
+        return (Store(*(transform(e, change) for e in (s.place, s.value))),) if isinstance(s, Store) else None  # type: ignore
 
-    return tuple(map(one, body))
+    return replaced(body, store)
 
 
 def substitute(body: Body, table: Mapping[Expr, Expr]) -> Body:
@@ -1142,9 +1126,9 @@ def statements(body: Body) -> Iterator[Stmt]:
         yield from () if isinstance(s, Store) else statements(s.body)
 
 
-# What do loops mean?  The interpreter says it in Python.  It is far too slow for a network, but a schedule can be proved
-# with it on small shapes.  Memory starts as NaN, so an element that is read too early shows.  The turns of a parallel
-# loop run backwards, because a kernel for which that matters is not parallel.
+# What do loops mean?  The interpreter says it in Python.  It is far too slow for a network, but on small shapes it
+# proves a schedule.  Memory starts as NaN, so an element that is read too early shows.  The turns of a parallel loop
+# run backwards, because a kernel for which that matters is not parallel.
 
 
 def interpret(kernel: Kernel, *arrays: Array) -> Array:
@@ -1220,16 +1204,10 @@ def edit(kernel: Kernel, name: str, change: Callable[[For], Body]) -> Kernel:
     if name not in {loop.index.name for loop in loops(kernel.body)}:
         raise PrimerError(f"{kernel.name} has no loop {name}")
 
-    def walk(body: Body) -> Body:
-        done: Body = ()
-        for s in body:
-            if isinstance(s, For) and s.index.name == name:
-                done += change(s)
-            else:
-                done += (s if isinstance(s, Store) else replace(s, body=walk(s.body)),)
-        return done
+    def at_loop(s: Stmt) -> Body | None:
+        return change(s) if isinstance(s, For) and s.index.name == name else None
 
-    return replace(kernel, body=walk(kernel.body))
+    return replace(kernel, body=replaced(kernel.body, at_loop))
 
 
 def split(kernel: Kernel, name: str, factor: int) -> Kernel:
@@ -1281,21 +1259,21 @@ def parallel(kernel: Kernel, name: str) -> Kernel:
 
 def sink(body: Body, loop: For, kind: str) -> Body:
     """A body with a loop around each store.  Local buffers get an axis, so each turn has its own."""
-    done: Body = ()
-    for s in body:
+
+    def around(s: Stmt) -> Body | None:
         match s:
             case Store():
-                done += (For(loop.index, loop.extent, (s,), kind),)
-            case For():
-                done += (replace(s, body=sink(s.body, loop, kind)),)
+                return (For(loop.index, loop.extent, (s,), kind),)
             case Alloc(old, inner):
                 new = replace(old, shape=(*old.shape, loop.extent))
 
-                def widened(e: Expr, old: Buffer = old, new: Buffer = new) -> Expr:
+                def own(e: Expr) -> Expr:
                     return Load(new, (*e.index, loop.index)) if isinstance(e, Load) and e.buffer == old else e
 
-                done += (Alloc(new, sink(rewritten(inner, widened), loop, kind)),)
-    return done
+                return (Alloc(new, sink(rewritten(inner, own), loop, kind)),)
+        return None
+
+    return replaced(body, around)
 
 
 def independent(loop: For) -> Body:
@@ -1359,22 +1337,22 @@ def schedule(kernel: Kernel, lanes: int) -> list[tuple[str, Kernel]]:
 # LLVM compiles a language close to the machine: typed registers that are assigned once, and blocks of instructions that
 # end in a jump.  The emitter prints that language as text.  LLVM selects instructions and allocates registers.
 #
-# Each kind of loop is printed in its own way.  A plain loop is a block that jumps back to itself.  Its index is a *phi*,
-# a register whose value depends on where the jump came from.  An unrolled loop is its body several times, with a number
-# for the index.  A vectorized loop is its store once, with vectors in the registers.
+# Each kind of loop is printed in its own way.  A plain loop is a block that jumps back to itself.  Its index is a
+# *phi*, a register whose value depends on where the jump came from.  An unrolled loop is its body several times, with a
+# number for the index.  A vectorized loop is its store once, with vectors in the registers.
 #
-# What is `x[n, c, y, b]` where b is the lane?  That depends on how far apart two neighbouring lanes lie in memory.  If
-# they are neighbours, it is one load of a vector.  If they are the same element, it is one scalar in all lanes.  If they
-# are anything else, it is loaded lane by lane.  To find out, the emitter writes the position as a *linear form*, a sum of
-# indices times numbers: the number in front of the lane is the answer.
+# What is `x[n, c, y, b]` where b is the lane?  That depends on how far apart two lanes lie in memory.  If they are
+# neighbours, it is one load of a vector.  If they are the same element, it is one scalar in all lanes.  Otherwise it is
+# loaded lane by lane.  To find out, the emitter writes the position as a *linear form*, a sum of indices times numbers.
+# The number in front of the lane is the answer.
 
 Linear = tuple[dict[Expr, int], int]
 """The number in front of each index, and a number that is added."""
 Value = tuple[str, str]
 """A register or a literal, and its type."""
 
-# Two details of the table of scalar functions matter here.  `contract` lets LLVM make one instruction of a product and a
-# sum.  `sdiv` rounds towards zero, which is the same as `//` because no index that is divided here is negative.
+# Two details of the table of scalar functions matter here.  `contract` lets LLVM make one instruction of a product and
+# a sum.  `sdiv` rounds towards zero and `//` down, which is the same as no index that is divided here is negative.
 
 
 def linear(e: Expr) -> Linear:
@@ -1408,8 +1386,6 @@ class Emitter:
         """The value of an index: a register, or a number in an unrolled loop."""
         self.lane: For | None = None
         """The vectorized loop around what is being printed."""
-        self.known: dict[tuple[Any, ...], str] = {}
-        """Sums of indices that are in a register already."""
         self.print_body(kernel.body)
 
     def __str__(self) -> str:
@@ -1429,11 +1405,11 @@ class Emitter:
                 case Alloc(buffer, inner):
                     self.head.append(f"  %{buffer.name} = alloca [{prod(buffer.shape)} x float], align 64")
                     self.print_body(inner)
-                case For(_, _, inner, "vectorized"):
+                case For(_, _, inner, "vectorized") if self.lane is None:
                     self.lane = s
                     self.print_body(inner)
                     self.lane = None
-                case For(index, extent, inner, "unrolled"):
+                case For(index, extent, inner, "unrolled" | "vectorized"):
                     for self.at[index] in range(extent):
                         self.print_body(inner)
                 case For():
@@ -1443,14 +1419,14 @@ class Emitter:
         begin, end = ("%begin", "%end") if loop.kind == "parallel" else ("0", str(loop.extent))
         self.registers += 1
         index, head = f"%{loop.index}.{self.registers}", f"loop.{loop.index}.{self.registers}"
-        before, known, phi = self.block, self.known, len(self.lines) + 2
+        before, phi = self.block, len(self.lines) + 2
         self.lines += [f"  br label %{head}", f"{head}:", "the phi, which needs the end of the loop"]
-        self.block, self.known, self.at[loop.index] = head, dict(known), index
+        self.block, self.at[loop.index] = head, index
         self.print_body(loop.body)
         following = self.new(f"add nuw nsw i64 {index}, 1")
         self.lines[phi] = f"  {index} = phi i64 [ {begin}, %{before} ], [ {following}, %{self.block} ]"
         again = self.new(f"icmp slt i64 {following}, {end}")
-        self.block, self.known = f"{head}.end", known
+        self.block = f"{head}.end"
         self.lines += [f"  br i1 {again}, label %{head}, label %{self.block}", f"{self.block}:"]
 
     def print_store(self, s: Store) -> None:
@@ -1466,14 +1442,12 @@ class Emitter:
     def value(self, e: Expr) -> Value:
         match e:
             case Num(float(literal)):
-                return f"0x{struct.pack('>d', np.float32(literal)).hex()}", "float"
+                return f"0x{np.float64(np.float32(literal)).view(np.uint64):016X}", "float"
             case Num(literal):
                 return str(literal), "i64"
             case Load():
                 return self.load(e)
-            case Apply("select", (condition, *_)) if self.lane and self.lane.index in parts(condition):
-                return self.gather(e)
-            case Apply("exp" | "sqrt") if self.lane:
+            case Apply("exp" | "sqrt" | "select", (first, *_)) if self.lane and self.lane.index in parts(first):
                 return self.gather(e)
             case Apply(fn, args):
                 return self.apply(fn, *map(self.value, args))
@@ -1505,7 +1479,7 @@ class Emitter:
         (terms, offset), kind = self.position(e), "float"
         if self.lane:
             apart = terms.pop(self.lane.index, 0)
-            if apart > 1 or any(self.lane.index in parts(term) for term in terms):
+            if apart not in (0, 1) or any(self.lane.index in parts(term) for term in terms):
                 return self.gather(e)
             kind = f"<{self.lane.extent} x float>" if apart else "float"
         return self.new(f"load {kind}, ptr {self.pointer(e, terms, offset)}, align 4"), kind
@@ -1538,11 +1512,8 @@ class Emitter:
     def pointer(self, place: Load, terms: dict[Expr, int], offset: int) -> str:
         pointer, found = f"%{place.buffer.name}", ""
         for term, factor in terms.items():
-            key = (found, term, factor)
-            if key not in self.known:
-                scaled = self.apply("*", self.value(term), (str(factor), "i64"))
-                self.known[key] = self.apply("+", (found, "i64"), scaled)[0] if found else scaled[0]
-            found = self.known[key]
+            scaled = self.apply("*", self.value(term), (str(factor), "i64"))
+            found = self.apply("+", (found, "i64"), scaled)[0] if found else scaled[0]
         for distance in (found, str(offset)):
             if distance not in ("", "0"):
                 pointer = self.new(f"getelementptr inbounds float, ptr {pointer}, i64 {distance}")
@@ -1559,7 +1530,7 @@ def llvm_module(kernels: Sequence[Kernel], lanes: int) -> tuple[str, list[str]]:
 
 
 def host_lanes() -> int:
-    """Floats in a vector: 16 on a processor with AVX-512, else 8.  LLVM cuts vectors that are too long for a processor."""
+    """Floats in a vector: 16 with AVX-512, else 8.  LLVM cuts vectors in two where registers are shorter."""
     return 16 if llvm.get_host_cpu_features().get("avx512f") else 8
 
 
@@ -1629,8 +1600,8 @@ def bytes_of(node: Node) -> int:
 # ----------------------------------------------------------------------------------------------------------------------
 # 10. The executor
 #
-# A compiled model is a list of launches: a function, and the addresses of its operands and its result.  A run copies the
-# inputs into the arena, calls one function after the other, and copies the outputs out.
+# A compiled model is a list of launches: a function, and the addresses of its operands and its result.  A run copies
+# the inputs into the arena, calls one function after the other, and copies the outputs out.
 
 
 def optimize(function: Function, lanes: int) -> Iterator[tuple[str, Function]]:
@@ -1639,7 +1610,7 @@ def optimize(function: Function, lanes: int) -> Iterator[tuple[str, Function]]:
         "SimplifyInference": simplify_inference,
         "FoldConstant": fold_constant,
         "FoldScaleAxis": fold_scale_axis,
-        "AlterOpLayout": partial(alter_op_layout, lanes),
+        "AlterOpLayout": lambda call, uses: alter_op_layout(call, lanes),
     }
     for name in ("SimplifyInference", "FoldConstant", "FoldScaleAxis", "FoldConstant", "AlterOpLayout", "FoldConstant"):
         function = rewrite(rules[name], function)
@@ -1664,7 +1635,7 @@ class Executable:
         self.engine = machine_code(self.llvm)
         self.offsets, size = plan_memory(live_spans(self.function))
         memory = np.zeros(size + 64, np.uint8)
-        self.arena = memory[-memory.ctypes.data % 64 :][:size]
+        self.arena: Array = memory[-memory.ctypes.data % 64 :][:size]
         for node in self.offsets:
             if isinstance(node, Constant):
                 self.array(node)[...] = node.value
@@ -1693,6 +1664,8 @@ class Executable:
 
     def __call__(self, *arrays: Array) -> list[Array]:
         for param, array in zip(self.function.params, arrays, strict=True):
+            if np.shape(array) != param.shape:
+                raise PrimerError(f"{param.name} has the shape {param.shape}, not {np.shape(array)}")
             self.array(param)[...] = array
         with ThreadPoolExecutor(self.threads) as pool:
             for launch in self.launches:
@@ -1709,8 +1682,6 @@ class Executable:
 #
 # It compiles a model, prints each stage, and says what is on a photograph.
 
-DATA = Path(__file__).with_name("demo_data")
-
 
 def photograph(path: str) -> Array:
     """An image as EfficientNet-Lite0 wants it: its middle, 224 x 224, (1, 3, 224, 224), about -1 to 1."""
@@ -1726,7 +1697,7 @@ def photograph(path: str) -> Array:
 
 def classes(logits: Array, most: int = 5) -> list[tuple[str, float]]:
     """The likeliest classes of ImageNet, with their probabilities."""
-    labels = (DATA / "imagenet_labels.txt").read_text(encoding="utf-8").splitlines()
+    labels = (Path(__file__).parent / "demo_data" / "imagenet_labels.txt").read_text(encoding="utf-8").splitlines()
     powers = np.exp(logits.reshape(-1) - logits.max())
     return [(labels[k], float(powers[k] / powers.sum())) for k in np.argsort(-powers)[:most]]
 
@@ -1738,18 +1709,15 @@ def excerpt(text: str, most: int = 12) -> str:
 
 
 def show(model: Executable) -> None:
-    """All stages, each by its first lines."""
+    """All stages: each graph by its first lines, and the kernel with the most steps."""
     for name, graph in model.stages:
         print(f"\n--- {name}: {len(graph.calls)} calls\n{excerpt(str(graph))}")
-    sums = [steps for steps in model.schedules if "acc" in str(steps[0][1])]
-    for name, kernel in max(sums, key=len, default=[]):
-        print(f"\n--- {name}\n{excerpt(str(kernel), 40)}")
-    print(f"\n--- LLVM IR\n{excerpt(model.llvm, 24)}")
-    values = [node for node in model.offsets if not isinstance(node, Constant)]
-    alone = sum(map(bytes_of, values)) / 2**20
-    weights = sum(map(bytes_of, model.offsets)) / 2**20 - alone
-    shared = model.arena.nbytes / 2**20 - weights
-    print(f"\n--- memory: {weights:.1f} MB of weights; {len(values)} values of {alone:.1f} MB share {shared:.1f} MB")
+    steps = max(model.schedules, key=len)
+    for name, kernel in steps:
+        print(f"\n--- {name}\n{kernel}")
+    print(f"\n--- LLVM IR of this kernel\n{excerpt(str(Emitter(steps[-1][1])), 40)}")
+    megabytes = sum(map(bytes_of, model.offsets)) / 2**20
+    print(f"\n--- memory: {len(model.offsets)} values, {megabytes:.1f} MB, lie in {model.arena.nbytes / 2**20:.1f} MB")
 
 
 def main(path: str, *images: str) -> None:
@@ -1761,12 +1729,10 @@ def main(path: str, *images: str) -> None:
     for image in images:
         pixels = photograph(image)
         start = time.perf_counter()
-        (logits,) = model(pixels)
+        logits = model(pixels)[0]
         print(f"\n--- {image}: {1e3 * (time.perf_counter() - start):.1f} ms")
         print("\n".join(f"  {chance:6.1%}  {label}" for label, chance in classes(logits)))
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit("usage: python -m minitvm.primer model.onnx [image ...]")
-    main(*sys.argv[1:])
+    main(*sys.argv[1:]) if sys.argv[1:] else sys.exit("usage: python -m minitvm.primer model.onnx [image ...]")
