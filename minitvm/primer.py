@@ -586,7 +586,7 @@ class Unblock(Op, name="layout.unblock", kind=Kind.INJECTIVE):
 class BlockedConv2d(Window, name="nn.conv2d_blocked", kind=Kind.OUT_FUSABLE):
     """x: (N, I / b, H, W, b), weight: (O / l, I / groups / b, P, Q, b, l) -> (N, O / l, H', W', l).
 
-    A depthwise one has as many groups as channels: each channel has its own filter, so lanes stay lanes.
+    A depthwise one has as many groups as channels, and as many filters: lanes stay lanes.
     """
 
     groups: int = 1
@@ -599,7 +599,7 @@ class BlockedConv2d(Window, name="nn.conv2d_blocked", kind=Kind.OUT_FUSABLE):
 
     def compute(self, x: Tensor, weight: Tensor) -> Tensor:
         o, inputs, height, width, b, lanes = weight.shape
-        depthwise = self.groups == x.shape[1] * x.shape[4]
+        depthwise = self.groups == x.shape[1] * x.shape[4] == o * lanes
 
         def element(n: Expr, f: Expr, i: Expr, j: Expr, lane: Expr) -> Expr:
             first = f // (o // self.groups) * inputs if self.groups > 1 and not depthwise else Num(0)
@@ -849,8 +849,8 @@ def scaled(x: Node, scale: Constant, uses: Mapping[Node, int]) -> Node | None:
 #
 # Alone this would be slow, as it copies before and after each convolution.  Two more rules remove the copies.  An
 # operator that works in any layout, such as a rectifier, moves in front of the `unblock` of its operand.  So the
-# `unblock` sinks until it meets the `block` of the next convolution, and the two cancel.  In the whole network one copy
-# at the input and one at the output are left.
+# `unblock` sinks until it meets the `block` of the next convolution, and the two cancel.  Copies are left at the input,
+# at the output, and around operators that do care, such as a reshape.
 #
 # A block has as many channels as a vector has lanes, or the largest power of two that divides the channels.
 
@@ -866,7 +866,7 @@ def alter_op_layout(call: Call, lanes: int) -> Node | None:
 
 
 def blocked_conv(op: Conv2d, x: Node, weight: Array, lanes: int) -> Node:
-    (o, i, p, q), depthwise = weight.shape, op.groups == x.shape[1]
+    (o, i, p, q), depthwise = weight.shape, op.groups == x.shape[1] == weight.shape[0]
     b, c = block_size(i, lanes), block_size(o if depthwise else o // op.groups, lanes)
     packed = weight.reshape(o // c, c, i // b, b, p, q).transpose(0, 2, 4, 5, 3, 1)
     fast = BlockedConv2d(op.strides, op.dilations, op.groups)
@@ -1733,6 +1733,8 @@ def main(path: str, *images: str) -> None:
         print(f"\n--- {image}: {1e3 * (time.perf_counter() - start):.1f} ms")
         print("\n".join(f"  {chance:6.1%}  {label}" for label, chance in classes(logits)))
 
+
+# In the real compiler: minitvm/cli/demo.py (photographs), minitvm/cli/show.py (any stage of any model).
 
 if __name__ == "__main__":
     main(*sys.argv[1:]) if sys.argv[1:] else sys.exit("usage: python -m minitvm.primer model.onnx [image ...]")
