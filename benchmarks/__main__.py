@@ -34,6 +34,7 @@ from benchmarks import files as traced
 from benchmarks import layers as layer_sweep
 from benchmarks import levels as ladder
 from benchmarks import opening as openings
+from benchmarks import primer as small
 from benchmarks.cuda_check import figures as gpu_figures
 from benchmarks.cuda_check.networks import known as known_to_check
 from benchmarks.cuda_check.run import SECONDS, SECTIONS, Check
@@ -391,6 +392,16 @@ def python_of_launches(models: list[str]) -> None:
         kernels = found.pop("kernels")
         ways = ", ".join(f"{way} {seconds * 1e6:.1f} us" for way, seconds in found.items())
         click.echo(f"{name} ({kernels:.0f} kernels): {ways}")
+
+
+@main.command("primer")
+@click.option("--rounds", default=30, type=click.IntRange(1), help="Turns of each.")
+def primer_beside_the_real_one(rounds: int) -> None:
+    """Time minitvm/primer.py, the compiler in one file, beside the real compiler on one thread."""
+    click.echo("| network | primer | minitvm | ratio | the primer compiles in |")
+    click.echo("|---|---|---|---|---|")
+    for row in small.rows(rounds):
+        click.echo(row)
 
 
 @main.command("torch")

@@ -1635,7 +1635,7 @@ class Executable:
         self.engine = machine_code(self.llvm)
         self.offsets, size = plan_memory(live_spans(self.function))
         memory = np.zeros(size + 64, np.uint8)
-        self.arena: Array = memory[-memory.ctypes.data % 64 :][:size]
+        self.arena = memory[-memory.ctypes.data % 64 :][:size]
         for node in self.offsets:
             if isinstance(node, Constant):
                 self.array(node)[...] = node.value
@@ -1643,8 +1643,7 @@ class Executable:
 
     def array(self, node: Node) -> Array:
         """A value where it lies in the arena."""
-        start = self.offsets[node]
-        return self.arena[start : start + 4 * prod(node.shape)].view(np.float32).reshape(node.shape)
+        return np.ndarray(node.shape, np.float32, self.arena, self.offsets[node])
 
     def launch(self, call: Call, kernel: Kernel, name: str) -> Callable[[Executor], None]:
         """A function that runs a kernel, its parallel loop in as many shares as there are threads."""
