@@ -1643,7 +1643,8 @@ class Executable:
 
     def array(self, node: Node) -> Array:
         """A value where it lies in the arena."""
-        return np.ndarray(node.shape, np.float32, self.arena, self.offsets[node])
+        view: Array = np.ndarray(node.shape, np.float32, self.arena, self.offsets[node])
+        return view
 
     def launch(self, call: Call, kernel: Kernel, name: str) -> Callable[[Executor], None]:
         """A function that runs a kernel, its parallel loop in as many shares as there are threads."""
@@ -1682,7 +1683,7 @@ class Executable:
 # It compiles a model, prints each stage, and says what is on a photograph.
 
 
-def photograph(path: str) -> Array:
+def photograph(path: str | Path) -> Array:
     """An image as EfficientNet-Lite0 wants it: its middle, 224 x 224, (1, 3, 224, 224), about -1 to 1."""
     from PIL import Image, ImageOps
 
@@ -1691,7 +1692,7 @@ def photograph(path: str) -> Array:
     image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
     left, top = (image.width - 224) // 2, (image.height - 224) // 2
     pixels = np.asarray(image.crop((left, top, left + 224, top + 224)), np.float32)
-    return ((pixels - 127) / 128).transpose(2, 0, 1)[np.newaxis]
+    return np.ascontiguousarray(((pixels - 127) / 128).transpose(2, 0, 1)[np.newaxis])
 
 
 def classes(logits: Array, most: int = 5) -> list[tuple[str, float]]:
