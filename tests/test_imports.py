@@ -48,7 +48,7 @@ LAYERS = (
 )
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 ONLY_IN = {
-    "onnx": ("frontend", "onnx_backend.py", "lab/check_import.py", "lab/check_oracles.py", "primer.py"),  # lab: an oracle
+    "onnx": ("frontend", "onnx_backend.py", "lab/check_import.py", "lab/check_oracles.py", "primer.py"),  # an oracle
     "google": ("frontend",),
     "llvmlite": ("codegen/llvm", "runtime/native.py", "primer.py"),
     "cuda": ("codegen/cuda", "runtime/nvidia"),
