@@ -180,7 +180,7 @@ LINE_BYTES = 64
 
 
 def prefetch(kernel: Kernel, buffer: BufferName, loop: LoopName, by: LoopName | None = None, ahead: int = 1) -> Kernel:
-    """At its end each iteration of ``loop`` fetches the cache lines that it would read of ``buffer`` if ``by`` (by
+    """Each iteration of ``loop`` ends with a prefetch of the cache lines that it would read of ``buffer`` if ``by`` (by
     default ``loop`` itself, else a loop around it) were ``ahead`` iterations further on; never beyond the buffer."""
     found, source = find_loop(kernel, loop), find_buffer(kernel, buffer)
     check_place(kernel, source, found)

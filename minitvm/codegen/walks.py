@@ -340,7 +340,7 @@ class Segment(Generic[Piece]):
 
 @dataclass(frozen=True)
 class Cutter(Generic[Piece]):
-    """How what is cut is looked through, and made simpler over known ranges."""
+    """Looks through what is cut, and makes it simpler over known ranges."""
 
     nodes: Callable[[Piece], Iterable[LoopExpr]]
     simplified: Callable[[Piece, Mapping[LoopVar, Range]], Piece]

@@ -15,7 +15,7 @@ from minitvm.ir.expr import Expr
 
 @dataclass(frozen=True)
 class OpenAxis:
-    """How one axis is resized: its extents, what coordinates are computed by, the scale as a quotient."""
+    """The resizing of one axis: its extents, what coordinates are computed by, the scale as a quotient."""
 
     axis: int
     extent: Dim
