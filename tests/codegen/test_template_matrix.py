@@ -421,20 +421,23 @@ def test_tiles_fetch_all_of_the_weights_that_come_next() -> None:
     lines = found[..., 0, 0]
     assert found.shape[4:] == (2, 8)  # a line
     assert lines[2:].all() and not lines[:2].any()
-    floats = replace(drawn, dtype="float32")
-    assert not any(isinstance(s, Prefetch) for s in walk_stmts(check(floats, floats.template, choice).body))
+    for l1_bytes in (512, 1 << 20):  # floats only where weights leave the first level; two rows of 8 are a line
+        floats = replace(drawn, dtype="float32", machine=MachineModel(32, 16, l1_bytes=l1_bytes))
+        (choice,) = (c for c in floats.template.candidates if str(c).endswith("for all rows, tiles of 6 x 2 vectors"))
+        lines = fetched(check(floats, floats.template, choice))[..., ::2, 0]
+        assert (lines[2:].all() if l1_bytes == 512 else not lines[2:].any()) and not lines[:2].any()
 
 
 @pytest.mark.parametrize(("rows", "depth"), [(12, 40), (17, 9), (200, 33), (9, 24)])
 def test_tiles_fetch_all_of_the_next_panels_that_come_from_afar(rows: int, depth: int) -> None:
-    """Of floats, where the second-level cache of so many bytes does not hold the panels: two rows of 8 are a line."""
+    """Of floats, where the first-level cache of so many bytes does not hold the panels: two rows of 8 are a line."""
 
     def call(rows: int, columns: int, lanes: int, dtype: str) -> Call:
         shapes = [(rows, depth), (-(-columns // lanes), depth, lanes)]
         return made("nn.contrib_dense_pack", shapes, dtype, weight_layout=f"NC{lanes}n", units=columns)
 
-    def panels(l2_bytes: int, rows: int) -> np.ndarray:
-        drawn = Drawn(Subject(DensePack, call), MachineModel(32, 16, l2_bytes=l2_bytes), "float32", rows, 49)
+    def panels(l1_bytes: int, rows: int) -> np.ndarray:
+        drawn = Drawn(Subject(DensePack, call), MachineModel(32, 16, l1_bytes=l1_bytes), "float32", rows, 49)
         template = drawn.template
         (choice,) = (c for c in template.candidates if str(c).endswith("tiles of 6 x 2 vectors"))
         return fetched(check(drawn, template, choice))
@@ -449,8 +452,8 @@ def test_tiles_fetch_all_of_the_next_panels_that_come_from_afar(rows: int, depth
 def test_winograds_tiles_fetch_all_of_the_next_weights(rows: int, columns: int, threads: int) -> None:
     """That come from afar, but those of the very first place; 2 channels of 8 lanes are a line, and 4 a turn."""
 
-    def weights(l2_bytes: int) -> Iterator[np.ndarray]:
-        machine = MachineModel(32, 16, l2_bytes=l2_bytes, threads=threads)
+    def weights(l1_bytes: int) -> Iterator[np.ndarray]:
+        machine = MachineModel(32, 16, l1_bytes=l1_bytes, threads=threads)
         drawn = Drawn(Subject(Winograd, partial(winograd, inner=4)), machine, "float32", rows, columns)
         template = drawn.template
         for choice in template.candidates:
