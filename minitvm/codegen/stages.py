@@ -175,19 +175,23 @@ def stages_to_keep(order: Sequence[Stage], outputs: Sequence[Buffer]) -> list[St
 
     Outputs are kept when other stages read them.  A reduction (also one that is inlined into an elementwise stage)
     is kept unless it has one reader that reads each of its elements once.  A costly elementwise stage is kept when
-    it is read more than once, and one whose compute rule says so.
+    it is read more than once, or what is made of it by a reduction and by another stage; and one whose compute rule
+    says so.
     """
     readers: dict[Buffer, list[tuple[Stage, Load]]] = {}
     for stage in order:
         for load in loads(stage.value):
             readers.setdefault(load.buffer, []).append((stage, load))
     kept: list[Stage] = []
-    reducing: set[Buffer] = set()
+    reducing, costly = set[Buffer](), set[Buffer]()
     for stage in order:
         inlined = {load.buffer for load in loads(stage.value)} - set(kept)
+        if inlined & costly or any(isinstance(n, Intrin) and n.name not in CHEAP for n in walk_exprs(stage.value)):
+            costly.add(stage)
         if inlined & reducing or any(isinstance(node, Reduce) for node in walk_exprs(stage.value)):
             reducing.add(stage)
-        if _must_keep(stage, readers.get(stage, []), stage in outputs, stage in reducing):
+        found = readers.get(stage, [])
+        if _must_keep(stage, found, stage in outputs, stage in reducing) or (stage in costly and _is_reduced(found)):
             kept.append(stage)
     return kept
 
@@ -198,6 +202,12 @@ def _must_keep(stage: Stage, readers: Sequence[tuple[Stage, Load]], is_output: b
     if reduces:
         return is_output or len(readers) > 1 or not _reads_each_once(stage, *readers[0])
     return len(readers) > 1 and any(isinstance(n, Intrin) and n.name not in CHEAP for n in walk_exprs(stage.value))
+
+
+def _is_reduced(readers: Sequence[tuple[Stage, Load]]) -> bool:
+    """Whether several stages read it, one of which is a reduction."""
+    stages = {stage for stage, _ in readers}
+    return len(stages) > 1 and any(isinstance(n, Reduce) for stage in stages for n in walk_exprs(stage.value))
 
 
 def _reads_each_once(stage: Stage, reader: Stage, load: Load) -> bool:

@@ -15,7 +15,7 @@ from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, const, function, var
 from minitvm.ir.expr import Call, Expr, Function, Tuple, Var
-from minitvm.ir.loop import Alloc, walk_stmts
+from minitvm.ir.loop import Alloc, Intrin, walk_exprs, walk_stmts
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.types import type_of
 from minitvm.target import MachineModel
@@ -137,6 +137,16 @@ def test_softmax_like_chain_runs_row_by_row_without_a_barrier(shape: tuple[int, 
     (result,) = run_kernel(kernel, array, check_races=True)
     e = np.exp(array - array.max(-1, keepdims=True))
     np.testing.assert_allclose(result, e / e.sum(-1, keepdims=True), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("rows", [3, "n"])
+def test_what_is_made_of_a_costly_value_is_computed_once_for_a_reduction_and_what_else_reads_it(rows: Any) -> None:
+    """x * sigmoid(x) is quantized by its largest magnitude."""
+    x = var("x", shape=(rows, 64))
+    gated = call_op("multiply", call_op("sigmoid", x), x)
+    kernel = lower(function(call_op("qnn.quantize_blocks", gated, block=32)), "kernel", MACHINE)
+    made = [s for s in walk_stmts(kernel.body) for e in walk_exprs(s) if isinstance(e, Intrin) and e.name == "sigmoid"]
+    assert len(made) == 1
 
 
 def test_contiguous_dimensions_are_merged() -> None:
