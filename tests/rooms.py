@@ -40,6 +40,7 @@ ROOMS = {
     "ort": room(2_300, "ort capi session.py onnx_backend.py generation.py"),
     "tvm": room(887, "tvm"),
     "torch": room(427, "torch"),
+    "primer": room(1_000, "primer.py"),
     "testing": room(555, "testing"),
     "more": room(
         4_000,

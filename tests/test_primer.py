@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ast
 import ctypes
-import io
 import pathlib
 import re
 import sys
-import tokenize
 from collections.abc import Iterator
 
 import numpy as np
@@ -20,6 +18,7 @@ from onnx import helper, numpy_helper
 import minitvm
 from benchmarks.onnx_models import resnet
 from minitvm import primer as p
+from tests import rooms
 
 FILE = pathlib.Path(p.__file__)
 ROOT = FILE.parents[1]
@@ -33,23 +32,9 @@ Array = np.ndarray
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 
-def code_lines(source: str) -> int:
-    """Lines with a token on them, without blanks, comments and strings that are statements (docstrings)."""
-    quiet = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
-    tokens = [t for t in tokenize.generate_tokens(io.StringIO(source).readline) if t.type not in quiet]
-    lines = {line for t in tokens for line in range(t.start[0], t.end[0] + 1)}
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            lines -= set(range(node.lineno, (node.end_lineno or 0) + 1))
-    return len(lines)
-
-
-def test_code_lines_are_counted_without_prose() -> None:
-    assert code_lines('"""a\nb"""\n\n# c\nx = (\n    1\n)\n\ndef f():\n    """d"""\n    return "e"  # f\n') == 5
-
-
 def test_is_short_enough_for_an_hour() -> None:
-    assert code_lines(FILE.read_text(encoding="utf-8")) <= MOST_CODE_LINES
+    lines, _ = rooms.size("primer.py")
+    assert lines <= MOST_CODE_LINES
 
 
 def test_imports_nothing_of_the_rest() -> None:
