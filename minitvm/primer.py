@@ -1014,6 +1014,8 @@ def cut(group: Mapping[Call, Call], function: Function) -> Function:
 
 @dataclass(frozen=True)
 class For:
+    """Runs its body for each value of an index."""
+
     index: Index
     extent: int
     body: Body
@@ -1022,12 +1024,16 @@ class For:
 
 @dataclass(frozen=True)
 class Store:
+    """Writes an element.  ``place`` is its buffer and its index."""
+
     place: Load
     value: Expr
 
 
 @dataclass(frozen=True)
 class Alloc:
+    """Gives its body a local buffer, which becomes registers if all goes well."""
+
     buffer: Buffer
     body: Body
 
@@ -1051,6 +1057,7 @@ class Kernel:
 
 
 def text_lines(body: Body, indent: str) -> Iterator[str]:
+    """Statements as text."""
     for s in body:
         match s:
             case Store(place, value):
@@ -1065,6 +1072,17 @@ def text_lines(body: Body, indent: str) -> Iterator[str]:
 # Lowering asks a compute rule for the element at (n, o, y, x).  For a group, the rules of its calls have been composed,
 # so fused operators arrive as one expression.  It has one reduction at most, because no group has two.  The reduction
 # becomes loops that add to an accumulator.  Axes of one element need no loop.
+#
+# A pointwise convolution of 8 channels by 8 filters over a row of 28 pixels:
+#
+#     kernel nn.conv2d_blocked(p0: [1, 1, 1, 28, 8], p1: [1, 1, 1, 1, 8, 8]) -> [1, 1, 1, 28, 8]
+#       for x in 28:
+#         for b in 8:
+#           alloc acc[]:
+#             acc[] = 0f
+#             for k in 8:
+#               acc[] = acc[] + p0[0, 0, 0, x, k] * p1[0, 0, 0, 0, k, b]
+#             out[0, 0, 0, x, b] = acc[]
 
 
 def lower(op: Op, shapes: Sequence[Shape]) -> Kernel:
@@ -1116,6 +1134,7 @@ def rewritten(body: Body, change: Callable[[Expr], Expr]) -> Body:
 
 
 def substitute(body: Body, table: Mapping[Expr, Expr]) -> Body:
+    """Statements with some expressions replaced by others."""
     return rewritten(body, lambda e: table.get(e, e))
 
 
@@ -1181,8 +1200,25 @@ def interpret(kernel: Kernel, *arrays: Array) -> Array:
 #   parallel    the turns of the outermost loop are shared by threads
 #
 # `jam` and `vectorize` move a loop inwards until it is around single stores.  Now each turn needs its own accumulator,
-# so the accumulator gets an axis.  For a convolution this is the whole trick.  Fourteen pixels times one vector of
-# channels are fourteen accumulators in registers, a *register tile*.  A weight that is loaded is used fourteen times.
+# so the accumulator gets an axis.  For a convolution this is the whole trick.  Here is the one of section 6 after
+# split(x, 14), jam(x_inner), vectorize(b) and parallel(x_outer):
+#
+#     kernel nn.conv2d_blocked(p0: [1, 1, 1, 28, 8], p1: [1, 1, 1, 1, 8, 8]) -> [1, 1, 1, 28, 8]
+#       parallel x_outer in 2:
+#         alloc acc[14, 8]:
+#           unrolled x_inner in 14:
+#             vectorized b in 8:
+#               acc[x_inner, b] = 0f
+#           for k in 8:
+#             unrolled x_inner in 14:
+#               vectorized b in 8:
+#                 acc[x_inner, b] = acc[x_inner, b] + p0[0, 0, 0, x_outer * 14 + x_inner, k] * p1[0, 0, 0, 0, k, b]
+#           unrolled x_inner in 14:
+#             vectorized b in 8:
+#               out[0, 0, 0, x_outer * 14 + x_inner, b] = acc[x_inner, b]
+#
+# Fourteen pixels times one vector of channels are fourteen accumulators, a *register tile*.  In each turn of k, one
+# vector of weights is loaded, and used fourteen times.
 
 
 def loops(body: Body) -> list[For]:
@@ -1345,6 +1381,26 @@ def schedule(kernel: Kernel, lanes: int) -> list[tuple[str, Kernel]]:
 # neighbours, it is one load of a vector.  If they are the same element, it is one scalar in all lanes.  Otherwise it is
 # loaded lane by lane.  To find out, the emitter writes the position as a *linear form*, a sum of indices times numbers.
 # The number in front of the lane is the answer.
+#
+# A rectifier over four rows of 8 elements.  Each row is one vector, and the loop over rows is parallel:
+#
+#     entry:
+#       br label %loop.n.1
+#     loop.n.1:
+#       %n.1 = phi i64 [ %begin, %entry ], [ %r11, %loop.n.1 ]
+#       %r2 = mul i64 %n.1, 8
+#       %r3 = getelementptr inbounds float, ptr %p0, i64 %r2
+#       %r4 = load <8 x float>, ptr %r3, align 4
+#       %r5 = insertelement <8 x float> poison, float 0x0000000000000000, i64 0
+#       %r6 = shufflevector <8 x float> %r5, <8 x float> poison, <8 x i32> zeroinitializer
+#       %r7 = fcmp olt <8 x float> %r4, %r6
+#       %r8 = select <8 x i1> %r7, <8 x float> %r6, <8 x float> %r4
+#       %r9 = mul i64 %n.1, 8
+#       %r10 = getelementptr inbounds float, ptr %out, i64 %r9
+#       store <8 x float> %r8, ptr %r10, align 4
+#       %r11 = add nuw nsw i64 %n.1, 1
+#       %r12 = icmp slt i64 %r11, %end
+#       br i1 %r12, label %loop.n.1, label %loop.n.1.end
 
 Linear = tuple[dict[Expr, int], int]
 """The number in front of each index, and a number that is added."""
@@ -1356,7 +1412,7 @@ Value = tuple[str, str]
 
 
 def linear(e: Expr) -> Linear:
-    """An index as a linear form.  What is neither a sum nor a multiple, such as ``c // 8``, counts as an index."""
+    """An integer as a linear form.  What is neither a sum nor a multiple, such as ``c // 8``, counts as an index."""
     match e:
         case Num(int(literal)):
             return {}, literal
@@ -1398,6 +1454,7 @@ class Emitter:
         return f"%r{self.registers}"
 
     def print_body(self, body: Body) -> None:
+        """Statements, each kind of loop in its own way."""
         for s in body:
             match s:
                 case Store():
@@ -1416,6 +1473,7 @@ class Emitter:
                     self.print_loop(s)
 
     def print_loop(self, loop: For) -> None:
+        """A block that jumps back to itself until all turns are done."""
         begin, end = ("%begin", "%end") if loop.kind == "parallel" else ("0", str(loop.extent))
         self.registers += 1
         index, head = f"%{loop.index}.{self.registers}", f"loop.{loop.index}.{self.registers}"
@@ -1430,6 +1488,7 @@ class Emitter:
         self.lines += [f"  br i1 {again}, label %{head}, label %{self.block}", f"{self.block}:"]
 
     def print_store(self, s: Store) -> None:
+        """One store of a vector if lanes are neighbours in memory, else one for each lane."""
         terms, offset = self.position(s.place)
         if self.lane and terms.pop(self.lane.index, 0) != 1:
             self.lane_by_lane(lambda: self.print_store(s))
@@ -1440,6 +1499,7 @@ class Emitter:
     # Expressions.
 
     def value(self, e: Expr) -> Value:
+        """An expression: a vector if it depends on the lane, else a scalar."""
         match e:
             case Num(float(literal)):
                 return f"0x{np.float64(np.float32(literal)).view(np.uint64):016X}", "float"
@@ -1454,6 +1514,7 @@ class Emitter:
         return str(self.at[e]), "i64"
 
     def apply(self, fn: str, *values: Value) -> Value:
+        """A scalar function.  If one of its operands is a vector, the other floats become vectors too."""
         if any(kind.startswith("<") for _, kind in values):
             values = tuple(self.spread(*value) for value in values)
         (first, _), (last, kind) = values[0], values[-1]
@@ -1476,6 +1537,7 @@ class Emitter:
         return self.new(f"shufflevector {vector} {one}, {vector} poison, <{count} x i32> zeroinitializer"), vector
 
     def load(self, e: Load) -> Value:
+        """An element, a vector of neighbours, or a vector of elements from anywhere."""
         (terms, offset), kind = self.position(e), "float"
         if self.lane:
             apart = terms.pop(self.lane.index, 0)
@@ -1503,13 +1565,15 @@ class Emitter:
         del self.at[loop.index]
         return found
 
-    # Addresses.  Pixels of a register tile differ in the constant offset alone, so they share the rest of the sum.
+    # Addresses.  Pixels of a register tile differ in the offset alone.  LLVM sees that the rest of their sums is equal.
 
     def position(self, place: Load) -> Linear:
+        """Where an element lies in its buffer, with numbers for the indices of unrolled loops."""
         numbers = {index: Num(at) for index, at in self.at.items() if isinstance(at, int)}
         return linear(transform(position(place.buffer.shape, place.index), lambda part: numbers.get(part, part)))
 
     def pointer(self, place: Load, terms: dict[Expr, int], offset: int) -> str:
+        """The register with the address of an element."""
         pointer, found = f"%{place.buffer.name}", ""
         for term, factor in terms.items():
             scaled = self.apply("*", self.value(term), (str(factor), "i64"))

@@ -370,6 +370,17 @@ def test_every_step_of_a_schedule_computes_the_same(op: p.Op, shapes: list[Shape
         np.testing.assert_allclose(run(kernel, *arrays), expected, rtol=1e-5, atol=1e-5)
 
 
+def test_the_examples_in_the_file_are_what_it_makes() -> None:
+    """Comments that are indented text of kernels and of LLVM IR."""
+    shown = FILE.read_text(encoding="utf-8").replace("#     ", "").replace("# ", "")
+    steps = p.schedule(p.lower(p.BlockedConv2d(), [(1, 1, 1, 28, 8), (1, 1, 1, 1, 8, 8)]), 8)
+    assert str(steps[0][1]) in shown and str(steps[-1][1]) in shown
+    assert [name for name, _ in steps[1:]] == ["split(x, 14)", "jam(x_inner)", "vectorize(b)", "parallel(x_outer)"]
+    assert all(name in shown for name, _ in steps)
+    rectifier = p.schedule(p.lower(p.relu, [(4, 8)]), 8)[-1][1]
+    assert "\n".join(str(p.Emitter(rectifier)).splitlines()[1:-3]) in shown
+
+
 def small() -> p.Kernel:
     x = p.Var("x", (1, 2, 3, 8, 4))
     y = p.BlockedConv2d()(x, *parameters((2, 2, 3, 1, 4, 4)))
