@@ -15,7 +15,7 @@ from minitvm.codegen.problem import TEMPLATES
 from minitvm.codegen.simplify import simplify
 from minitvm.ir.builder import call_op, const, function, var
 from minitvm.ir.expr import Call, Expr, Function, Tuple, Var
-from minitvm.ir.loop import Alloc, Intrin, walk_exprs, walk_stmts
+from minitvm.ir.loop import Alloc, Intrin, Store, walk_exprs, walk_stmts
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.types import type_of
 from minitvm.target import MachineModel
@@ -145,7 +145,8 @@ def test_what_is_made_of_a_costly_value_is_computed_once_for_a_reduction_and_wha
     x = var("x", shape=(rows, 64))
     gated = call_op("multiply", call_op("sigmoid", x), x)
     kernel = lower(function(call_op("qnn.quantize_blocks", gated, block=32)), "kernel", MACHINE)
-    made = [s for s in walk_stmts(kernel.body) for e in walk_exprs(s) if isinstance(e, Intrin) and e.name == "sigmoid"]
+    stores = [s.value for s in walk_stmts(kernel.body) if isinstance(s, Store)]
+    made = [value for value in stores for e in walk_exprs(value) if isinstance(e, Intrin) and e.name == "sigmoid"]
     assert len(made) == 1
 
 
