@@ -1,10 +1,10 @@
-"""Attention with its scores in the cache: some queries by one thread, the places in blocks (Rabe and Staats 2021,
-arXiv:2112.05682), by online softmax: a running maximum and total of each row (Milakov and Gimelshein 2018,
+"""Attention with its scores in the cache: some queries by one thread, the keys in blocks (Rabe and Staats 2021,
+arXiv:2112.05682), by online softmax: a running maximum and sum of each row (Milakov and Gimelshein 2018,
 arXiv:1805.02867).
 
-Queries are the lanes, in every step: scores lie as (place, query), so a row's maximum and total are a vector's
+Queries are the lanes, in every step: scores lie as (key, query), so a row's maximum and sum are a vector's
 operations, and keys and values are read where they lie, an element at a time, as a left-hand side is.  Only the
-queries are turned before and the results after, in squares of vectors.
+queries are transposed before and the results after, in squares of vectors.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from minitvm.ir.ops.nn_attention import Attention as AttentionOp
 
 FEW = 4  # queries, up to which each is taken by itself: half of those that cost as much together
 _WIDEST = 4  # vectors of queries that a thread takes at a time
-_SCORES = 4  # parts of the second-level cache, one of which holds the scores of a block of places
-_EXP, _TURN = 14, 0.9  # cycles of a vector of scores that become powers, of an element of a square
-_SOFTMAX, _MOVED = 18, 0.8  # the same where they are in memory; of an element of a turned copy
+_SCORES = 4  # parts of the second-level cache, one of which holds the scores of a block of keys
+_EXP, _TURN = 14, 0.9  # cycles of a vector of scores that become exponentials, of an element of a square
+_SOFTMAX, _MOVED = 18, 0.8  # the same where they are in memory; of an element of a transposed copy
 
 
 @TEMPLATES.register("llvm", AttentionOp)
 class Attention(Template):
-    """query: (batch, length, heads, d), key, value: (batch, places, heads, d or e), a mask or none."""
+    """query: (batch, length, heads, d), key, value: (batch, key_length, heads, d or e), a mask or none."""
 
     symbolic = True
     op: AttentionOp
 
     @cached_property
     def shape(self) -> tuple[Any, ...]:
-        """Batch, length, heads, places, d, e."""
+        """Batch, length, heads, key_length, d, e."""
         query, _, value = self.problem.inputs[:3]
         batch, length, heads, size = query.shape
         return batch, length, heads, value.shape[1], size, value.shape[3]
@@ -68,19 +68,21 @@ class Attention(Template):
         return None
 
     def slower(self) -> Declined | None:
-        """Against two products, a softmax and the copies that these need of what was turned."""
-        batch, length, heads, places, size, width = self._typical
+        """Against two products, a softmax and the copies that these need of what is transposed."""
+        batch, length, heads, key_length, size, width = self._typical
         many, parts = batch * heads, 0.0
-        for rows, columns, depth, turned in ((length, places, size, True), (length, width, places, False)):
+        for rows, columns, depth, swapped in ((length, key_length, size, True), (length, width, key_length, False)):
             shapes = (
                 (many, rows, depth),
-                (many, columns, depth) if turned else (many, depth, columns),
+                (many, columns, depth) if swapped else (many, depth, columns),
                 (many, rows, columns),
             )
             left, right, out = (Buffer("part", shape, self.problem.output.dtype) for shape in shapes)
-            product = Product(Matrix.of(left), Matrix.of(right, turned), Matrix.of(out), self.accumulator)
+            product = Product(Matrix.of(left), Matrix.of(right, swapped), Matrix.of(out), self.accumulator)
             parts += min(c.cycles for c in product_choices(along_lanes(product), self.machine) if not c.why_not)
-        parts += many * (length * -(-places // self.lanes) * _SOFTMAX + (length + places) * (size + width) * _MOVED)
+        parts += many * (
+            length * -(-key_length // self.lanes) * _SOFTMAX + (length + key_length) * (size + width) * _MOVED
+        )
         mine = self.choice.cycles
         return Declined(f"{mine:,.0f} cycles predicted, {parts:,.0f} of its parts") if mine > parts else None
 
@@ -91,14 +93,14 @@ class Attention(Template):
         return (batch if isinstance(batch, int) else 1, *(n if isinstance(n, int) else TYPICAL for n in rest))
 
     def choices(self) -> Sequence[Choice]:
-        """Tiles of rows of places, and as many vectors of queries as a thread takes at a time."""
-        batch, _, heads, places, size, width = self._typical
+        """Tiles of rows of keys, and as many vectors of queries as a thread takes at a time."""
+        batch, _, heads, key_length, size, width = self._typical
         vectors = -(-self._typical[1] // self.lanes)
         found = []
         known = isinstance(self._vectors, int)
         for blocks in (b for b in range(1, min(vectors, _WIDEST) + 1) if known or b.bit_count() == 1):
-            pieces, tile = runs(vectors, blocks), self.tile(max(1, places), blocks)
-            each = sum(run.count * self._cycles(run.size, places, size, width) for run in pieces)
+            pieces, tile = runs(vectors, blocks), self.tile(max(1, key_length), blocks)
+            each = sum(run.count * self._cycles(run.size, key_length, size, width) for run in pieces)
             items, threads = batch * heads * sum(run.count for run in pieces), self.machine.threads
             idle = -(-items // threads) * threads / items if items else 1
             found.append(Choice("queries in lanes", tile, batch * heads * each * idle))
@@ -117,16 +119,16 @@ class Attention(Template):
 
     @property
     def has_square_mask(self) -> bool:
-        """True if a mask differs by query and by place."""
+        """True if a mask differs by query and by key."""
         mask = (*self.problem.inputs, None)[3]
         return mask is not None and len(mask.shape) > 1 and mask.shape[-1] != 1 and mask.shape[-2] != 1
 
-    def _cycles(self, blocks: int, places: int, size: int, width: int) -> float:
+    def _cycles(self, blocks: int, key_length: int, size: int, width: int) -> float:
         """Of ``blocks`` vectors of queries."""
-        scores = step_cycles(places, blocks, self.tile(max(1, places), blocks)) * size
-        mixed = step_cycles(width, blocks, self.tile(max(1, width), blocks)) * places
-        turned = size + width + places * self.has_square_mask
-        return scores + mixed + blocks * (_EXP * places + _TURN * self.lanes * turned)
+        scores = step_cycles(key_length, blocks, self.tile(max(1, key_length), blocks)) * size
+        weighted = step_cycles(width, blocks, self.tile(max(1, width), blocks)) * key_length
+        moved = size + width + key_length * self.has_square_mask
+        return scores + weighted + blocks * (_EXP * key_length + _TURN * self.lanes * moved)
 
     def loops(self, choice: Choice) -> Stmt:
         batch, length, heads, *_ = self.shape
@@ -179,14 +181,14 @@ class _Queries:
 
     @cached_property
     def at_once(self) -> int:
-        """The most places of a block."""
+        """The most keys of a block."""
         room = self.template.machine.l2_bytes // _SCORES // (self.width * self.template.machine.vector_bytes)
-        most, places = max(self.lanes, room * self.lanes // self.lanes * self.lanes), self.template.shape[3]
-        return runs(places, most)[0].size if isinstance(places, int) and places else most
+        most, key_length = max(self.lanes, room * self.lanes // self.lanes * self.lanes), self.template.shape[3]
+        return runs(key_length, most)[0].size if isinstance(key_length, int) and key_length else most
 
     @property
     def is_whole(self) -> bool:
-        """True if one block has all places."""
+        """True if one block has all keys."""
         return bool(self.at_once == self.template.shape[3])
 
     # --- memory -----------------------------------------------------------------------------------------------
@@ -203,54 +205,58 @@ class _Queries:
         return self._memory("scores", self.at_once)
 
     @cached_property
-    def mixed(self) -> Buffer:
-        return self._memory("mixed", self.template.shape[5])
+    def weighted(self) -> Buffer:
+        return self._memory("weighted", self.template.shape[5])
 
     @cached_property
-    def turned(self) -> Buffer | None:
-        """A mask that says of each query and place what holds, as (place, query)."""
+    def transposed_mask(self) -> Buffer | None:
+        """A mask that says of each query and key what holds, as (key, query)."""
         if not self.template.has_square_mask:
             return None
         return self._memory("masks", -(-self.at_once // self.lanes) * self.lanes)
 
     @cached_property
     def rows(self) -> dict[str, Buffer]:
-        """By query: the maximum and the total so far, what is taken off its scores, what earlier places count, and
-        their total."""
-        return {name: self._memory(name) for name in ("top", "total", "less", "earlier", "before")}
+        """The state of online softmax, by query: the maximum and the sum so far, what is taken off its scores, what
+        earlier keys count, and their sum."""
+        return {name: self._memory(name) for name in ("running_max", "running_sum", "subtracted", "rescale", "before")}
 
     # --- loops ------------------------------------------------------------------------------------------------
 
     def nest(self) -> Stmt:
-        places = self.template.shape[3]
-        begin = [self._set(self.rows["top"], -float("inf")), self._set(self.rows["total"], 0)]
+        key_length = self.template.shape[3]
+        begin = [self._set(self.rows["running_max"], -float("inf")), self._set(self.rows["running_sum"], 0)]
         if not self.is_whole:
-            begin.append(loop(self.mixed.shape[0], lambda e: self._set(self.mixed, 0, e), name="e"))
-        if isinstance(places, int):
-            blocks = seq(*begin, *(run.over(self._places, name="block") for run in runs(places, self.at_once)))
+            begin.append(loop(self.weighted.shape[0], lambda e: self._set(self.weighted, 0, e), name="e"))
+        if isinstance(key_length, int):
+            blocks = seq(*begin, *(run.over(self._keys, name="block") for run in runs(key_length, self.at_once)))
         else:
-            blocks = self._seen_places(seq(*begin))
-        masks = [] if self.turned is None else [self.turned]
-        memory = [self.queries, self.scores, self.mixed, *masks, *self.rows.values()]
-        return with_memory(memory, seq(self._turn_queries(), blocks, self._turn_results()))
+            blocks = self._seen_keys(seq(*begin))
+        masks = [] if self.transposed_mask is None else [self.transposed_mask]
+        memory = [self.queries, self.scores, self.weighted, *masks, *self.rows.values()]
+        return with_memory(memory, seq(self._transpose_queries(), blocks, self._transpose_results()))
 
-    def _seen_places(self, begin: Stmt) -> Stmt:
-        """Of places that only a run counts, those that these queries look at."""
-        problem, places = self.template.problem, as_index(self.template.shape[3])
+    def _seen_keys(self, begin: Stmt) -> Stmt:
+        """Blocks of keys that only a run counts, those that these queries look at."""
+        problem, key_length = self.template.problem, as_index(self.template.shape[3])
         seen = Seen(problem, self.lanes, self.p, self.h, self.width, self._query) if Seen.applies(problem) else None
-        first, end = (const(0, "int64"), places) if seen is None else (seen.begin, seen.end)
+        first, end = (const(0, "int64"), key_length) if seen is None else (seen.begin, seen.end)
 
         def block(number: LoopExpr) -> Stmt:
             start = number * self.at_once + first
-            return self._places(start, minimum(end - start, self.at_once))
+            return self._keys(start, minimum(end - start, self.at_once))
 
         blocks = seq(begin, loop((end - first + (self.at_once - 1)) // self.at_once, block, name="block"))
-        return blocks if seen is None else seen.over(blocks, self.rows["top"])
+        return blocks if seen is None else seen.over(blocks, self.rows["running_max"])
 
-    def _places(self, start: LoopExpr, count: Any) -> Stmt:
-        """A block of places: their scores, powers of these, and what they add to the results."""
-        turned = [] if self.turned is None else [self._turn_mask(self.turned, start, count)]
-        return seq(*turned, *self._product(start, count), *self._powers(count), *self._mix(start, count))
+    def _keys(self, start: LoopExpr, count: Any) -> Stmt:
+        """A block of keys: their scores, exponentials of these, and what they add to the results."""
+        transposed_mask = (
+            [] if self.transposed_mask is None else [self._transpose_mask(self.transposed_mask, start, count)]
+        )
+        return seq(
+            *transposed_mask, *self._product(start, count), *self._exponentials(count), *self._weigh(start, count)
+        )
 
     def _vector(self, body: Callable[[LoopExpr], Stmt]) -> Stmt:
         """``body`` for every query, a vector at a time."""
@@ -273,17 +279,17 @@ class _Queries:
     # --- the two products -------------------------------------------------------------------------------------
 
     def _product(self, start: LoopExpr, count: Any) -> list[Stmt]:
-        """Scores of ``count`` places."""
+        """Scores of ``count`` keys."""
         key, size = self.template.problem.inputs[1], self.template.shape[4]
         mask = self.template.problem.inputs[3] if len(self.template.problem.inputs) > 3 else None
 
         def tile(first: LoopExpr, rows: int) -> Stmt:
             def store(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
                 v = b * self.lanes + lane
-                if self.turned is None:
+                if self.transposed_mask is None:
                     found = self.op.masked(value, mask, (self.p, self.h, self._query(v), start + first + t))
                 else:
-                    found = self._as_masked(value, self.turned[first + t, v])
+                    found = self._as_masked(value, self.transposed_mask[first + t, v])
                 return Store(self.scores, (first + t, v), found)
 
             kernel = TileKernel(
@@ -301,15 +307,15 @@ class _Queries:
         pieces = runs(count, most) if isinstance(count, int) else halves(count, most)
         return [run.over(tile) for run in pieces]
 
-    def _mix(self, start: LoopExpr, count: Any) -> list[Stmt]:
-        """What was mixed before counts less, and these places are added."""
-        value, earlier = self.template.problem.inputs[2], self.rows["earlier"]
+    def _weigh(self, start: LoopExpr, count: Any) -> list[Stmt]:
+        """What was added up before is rescaled, and these keys are added."""
+        value, rescale = self.template.problem.inputs[2], self.rows["rescale"]
 
         def tile(first: LoopExpr, rows: int) -> Stmt:
             def store(t: LoopExpr, b: LoopExpr, lane: LoopExpr, found: LoopExpr) -> Stmt:
                 at = first + t, b * self.lanes + lane
-                before = intrin("fma", self.mixed[at], earlier[at[1]], found)
-                return Store(self.mixed, at, found if self.is_whole else before)
+                before = intrin("fma", self.weighted[at], rescale[at[1]], found)
+                return Store(self.weighted, at, found if self.is_whole else before)
 
             kernel = TileKernel(
                 rows,
@@ -327,47 +333,47 @@ class _Queries:
 
     # --- softmax ----------------------------------------------------------------------------------------------
 
-    def _powers(self, count: Any) -> list[Stmt]:
-        """Scores become powers.  A maximum of -inf takes nothing off, so that places which are masked count nothing
-        whatever block they are in; then the total is 0, and 0 / 0 no number.  Where what is no number counts nothing,
-        it does so after the total has it."""
+    def _exponentials(self, count: Any) -> list[Stmt]:
+        """Scores become exponentials.  A maximum of -inf takes nothing off, so that masked keys count nothing
+        whatever block they are in; then the sum is 0, and 0 / 0 no number.  Where what is no number counts nothing,
+        it does so after the sum has it."""
         zeros = self.op.empty_rows == "zero"
-        scores, (top, total, less, earlier, before) = self.scores, self.rows.values()
+        scores, (running_max, running_sum, subtracted, rescale, before) = self.scores, self.rows.values()
 
         def each(*bodies: Callable[[LoopExpr, LoopExpr], Stmt]) -> Stmt:
             return loop(count, lambda j: seq(*(self._vector(partial(body, j)) for body in bodies)), name="j")
 
         def highest(j: LoopExpr, v: LoopExpr) -> Stmt:
-            return self._store(top, maximum(top[v], scores[j, v]), v)
+            return self._store(running_max, maximum(running_max[v], scores[j, v]), v)
 
         def power(j: LoopExpr, v: LoopExpr) -> Stmt:
-            return self._store(scores, intrin("exp", scores[j, v] - less[v]), j, v)
+            return self._store(scores, intrin("exp", scores[j, v] - subtracted[v]), j, v)
 
         def added(j: LoopExpr, v: LoopExpr) -> Stmt:
-            return self._store(total, total[v] + scores[j, v], v)
+            return self._store(running_sum, running_sum[v] + scores[j, v], v)
 
         def kept(j: LoopExpr, v: LoopExpr) -> Stmt:
             return self._store(scores, select(intrin("isnan", scores[j, v]), 0, scores[j, v]), j, v)
 
         def taken(v: LoopExpr) -> Stmt:
-            return self._store(less, select(top[v].equal(-float("inf")), 0, top[v]), v)
+            return self._store(subtracted, select(running_max[v].equal(-float("inf")), 0, running_max[v]), v)
 
         def counts(v: LoopExpr) -> Stmt:
-            share = intrin("exp", earlier[v] - less[v])
-            return self._store(earlier, select(intrin("isnan", share), 0, share) if zeros else share, v)
+            correction = intrin("exp", rescale[v] - subtracted[v])
+            return self._store(rescale, select(intrin("isnan", correction), 0, correction) if zeros else correction, v)
 
         def apart(v: LoopExpr) -> Stmt:
-            return seq(self._store(before, total[v] * earlier[v], v), self._store(total, 0, v))
+            return seq(self._store(before, running_sum[v] * rescale[v], v), self._store(running_sum, 0, v))
 
         def joined(v: LoopExpr) -> Stmt:
-            return self._store(total, total[v] + before[v], v)
+            return self._store(running_sum, running_sum[v] + before[v], v)
 
-        powers = each(power, added, *([kept] * zeros))
+        exponentials = each(power, added, *([kept] * zeros))
         if self.is_whole:
-            return [each(highest), self._vector(taken), powers]
-        kept_top = self._vector(lambda v: self._store(earlier, top[v], v))
+            return [each(highest), self._vector(taken), exponentials]
+        kept_max = self._vector(lambda v: self._store(rescale, running_max[v], v))
         parts = map(self._vector, (taken, counts, apart))
-        return [kept_top, each(highest), *parts, powers, self._vector(joined)]
+        return [kept_max, each(highest), *parts, exponentials, self._vector(joined)]
 
     # --- from rows to lanes and back --------------------------------------------------------------------------
 
@@ -380,24 +386,24 @@ class _Queries:
         )
 
     def _as_masked(self, score: LoopExpr, mask: LoopExpr) -> LoopExpr:
-        """A score by what was turned of its mask; of bool, 0 where it stays."""
+        """A score by its transposed mask; of bool, 0 where it stays."""
         is_bool = self.template.problem.inputs[3].dtype == "bool"
         return select(mask.equal(0), score, self.op.fill) if is_bool else score + mask
 
-    def _turn_mask(self, turned: Buffer, start: LoopExpr, count: Any) -> Stmt:
-        """The mask of ``count`` places; what is beyond them is not looked at."""
-        mask, places = self.template.problem.inputs[3], as_index(self.template.shape[3])
+    def _transpose_mask(self, transposed_mask: Buffer, start: LoopExpr, count: Any) -> Stmt:
+        """The mask of ``count`` keys; what is beyond them is not looked at."""
+        mask, key_length = self.template.problem.inputs[3], as_index(self.template.shape[3])
 
         def square(b: LoopExpr, first: LoopExpr, whole: bool) -> Stmt:
             def load(i: LoopExpr, lane: LoopExpr) -> LoopExpr:
-                place = start + first + lane
-                index = (self.p, self.h, self._query(b * self.lanes + i), place)
+                position = start + first + lane
+                index = (self.p, self.h, self._query(b * self.lanes + i), position)
                 found = mask[broadcast_index(mask, index)]
                 value = select(found, const(0, self.dtype), 1) if mask.dtype == "bool" else found.astype(self.dtype)
-                return value if whole else or_zero(place < places, value)
+                return value if whole else or_zero(position < key_length, value)
 
             def store(j: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
-                return Store(turned, (first + j, b * self.lanes + lane), value)
+                return Store(transposed_mask, (first + j, b * self.lanes + lane), value)
 
             return transposed(self.lanes, self.dtype, self.lanes, self.lanes, load, store)
 
@@ -411,7 +417,7 @@ class _Queries:
 
         return loop(self.blocks, of_vector, name="i")
 
-    def _turn_queries(self) -> Stmt:
+    def _transpose_queries(self) -> Stmt:
         """Queries times the scale, as (d, query)."""
         query, scale = self.template.problem.inputs[0], self.op.scale
 
@@ -428,15 +434,19 @@ class _Queries:
 
         return self._squares(self.template.shape[4], square)
 
-    def _turn_results(self) -> Stmt:
-        """What was mixed over the total, as the result has it."""
-        (_, length, _, places, *_), out, total = self.template.shape, self.template.problem.output, self.rows["total"]
+    def _transpose_results(self) -> Stmt:
+        """The weighted sums over the sum, as the result has it."""
+        (_, length, _, key_length, *_), out, running_sum = (
+            self.template.shape,
+            self.template.problem.output,
+            self.rows["running_sum"],
+        )
         whole = isinstance(length, int) and length % self.lanes == 0
 
         def square(b: LoopExpr, start: LoopExpr, count: int) -> Stmt:
             def load(e: LoopExpr, lane: LoopExpr) -> LoopExpr:
                 v = b * self.lanes + lane
-                return self.op.averaged(self.mixed[start + e, v], total[v], places)
+                return self.op.averaged(self.weighted[start + e, v], running_sum[v], key_length)
 
             def store(i: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
                 at = self.first * self.lanes + b * self.lanes + i

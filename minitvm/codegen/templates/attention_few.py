@@ -1,7 +1,7 @@
-"""Attention of few queries over many places: the places are the lanes of scores, a value's elements those of results.
+"""Attention of few queries over many keys: the keys are the lanes of scores, a value's elements those of results.
 
 What a decoder does for a token: keys and values are read once, whole rows at a time, and every lane counts.  Scores of
-as many places as a vector has lanes are sums along their keys' vectors, which a square of vectors turns.
+as many keys as a vector has lanes are sums along their keys' vectors, which a square of vectors transposes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from minitvm.ir.loop import (
 from minitvm.ir.ops.nn_attention import Attention
 
 _LOWEST = -float("inf")
-_PLACES = 2048
+_KEYS = 2048
 """Scores that are kept at a time."""
 _ABREAST = 8
 """Vectors of a result that are summed at a time."""
@@ -42,7 +42,7 @@ _ABREAST = 8
 
 @dataclass(frozen=True)
 class Query:
-    """One query of one head: number ``i`` of image ``p``; ``shape``: batch, length, heads, places, d, e."""
+    """One query of one head: number ``i`` of image ``p``; ``shape``: batch, length, heads, key_length, d, e."""
 
     problem: Problem
     shape: tuple[Any, ...]
@@ -72,16 +72,16 @@ class Query:
 
     @cached_property
     def at_once(self) -> int:
-        places = self.shape[3]
-        return min(places, _PLACES) if isinstance(places, int) else _PLACES
+        key_length = self.shape[3]
+        return min(key_length, _KEYS) if isinstance(key_length, int) else _KEYS
 
     @cached_property
     def scores(self) -> Buffer:
         return self._vectors("scores", max(1, self.at_once))
 
     @cached_property
-    def mixed(self) -> Buffer:
-        return self._vectors("mixed", self.shape[5])
+    def weighted(self) -> Buffer:
+        return self._vectors("weighted", self.shape[5])
 
     @cached_property
     def lane(self) -> Buffer:
@@ -90,31 +90,34 @@ class Query:
 
     @cached_property
     def numbers(self) -> dict[str, Buffer]:
-        """The maximum and the total so far, what is taken off scores, and what earlier places count."""
-        return {name: Buffer(name, (), self.dtype, "local") for name in ("top", "total", "less", "earlier")}
+        """The maximum and the sum so far, what is taken off scores, and what earlier keys count."""
+        return {
+            name: Buffer(name, (), self.dtype, "local")
+            for name in ("running_max", "running_sum", "subtracted", "rescale")
+        }
 
     # --- loops ------------------------------------------------------------------------------------------------
 
     def nest(self) -> Stmt:
-        places, (top, total, *_) = self.shape[3], self.numbers.values()
+        key_length, (running_max, running_sum, *_) = self.shape[3], self.numbers.values()
         begin = [
-            Store(top, (), const(_LOWEST, self.dtype)),
-            Store(total, (), const(0, self.dtype)),
-            self._in_vectors(self.mixed.shape[0], lambda e: Store(self.mixed, (e,), const(0, self.dtype))),
+            Store(running_max, (), const(_LOWEST, self.dtype)),
+            Store(running_sum, (), const(0, self.dtype)),
+            self._in_vectors(self.weighted.shape[0], lambda e: Store(self.weighted, (e,), const(0, self.dtype))),
         ]
-        if isinstance(places, int):
-            blocks = [run.over(self._places, name="block") for run in runs(places, _PLACES)]
+        if isinstance(key_length, int):
+            blocks = [run.over(self._keys, name="block") for run in runs(key_length, _KEYS)]
         else:
-            blocks = [loop(ceil_divide(places, _PLACES), self._open_block, name="block")]
-        memory = [self.query, self.scores, self.mixed, self.lane, *self.numbers.values()]
+            blocks = [loop(ceil_divide(key_length, _KEYS), self._open_block, name="block")]
+        memory = [self.query, self.scores, self.weighted, self.lane, *self.numbers.values()]
         return with_memory(memory, seq(self._take_query(), *begin, *blocks, self._results()))
 
     def _open_block(self, number: LoopExpr) -> Stmt:
-        start = number * _PLACES
-        return self._places(start, minimum(as_index(self.shape[3]) - start, _PLACES))
+        start = number * _KEYS
+        return self._keys(start, minimum(as_index(self.shape[3]) - start, _KEYS))
 
-    def _places(self, start: LoopExpr, count: Any) -> Stmt:
-        return seq(self._scores(start, count), self._powers(count), self._mix(start, count))
+    def _keys(self, start: LoopExpr, count: Any) -> Stmt:
+        return seq(self._scores(start, count), self._exponentials(count), self._weigh(start, count))
 
     def _whole(self, count: Any) -> Any:
         """As many vectors as ``count`` elements need."""
@@ -137,16 +140,16 @@ class Query:
         return self._in_vectors(size, element)
 
     def _scores(self, start: LoopExpr, count: Any) -> Stmt:
-        """Of ``count`` places; those that the last vector has beyond them are as low as can be."""
-        inputs, size, places = self.problem.inputs, self.shape[4], self.shape[3]
+        """Scores of ``count`` keys; those that the last vector has beyond them are as low as can be."""
+        inputs, size, key_length = self.problem.inputs, self.shape[4], self.shape[3]
         key, mask = inputs[1], inputs[3] if len(inputs) > 3 else None
 
         def square(first: LoopExpr) -> Stmt:
             def products(v: LoopExpr, lane: LoopExpr) -> LoopExpr:
-                place = minimum(start + first + v, as_index(places) - 1)
+                position = minimum(start + first + v, as_index(key_length) - 1)
                 found: LoopExpr = const(0, self.dtype)
                 for at in range(0, size, self.lanes):
-                    element = key[self.p, place, self.h, lane + at].astype(self.dtype)
+                    element = key[self.p, position, self.h, lane + at].astype(self.dtype)
                     whole = at + self.lanes <= size
                     element = element if whole else or_zero(lane + at < size, element)
                     found = intrin("fma", self.query[lane + at], element, found)
@@ -156,20 +159,20 @@ class Query:
                 return Store(self.lane, (lane,), self.lane[lane] + value)
 
             def put(lane: LoopExpr) -> Stmt:
-                place = start + first + lane
-                found = self.op.masked(self.lane[lane], mask, (self.p, self.h, self.i, place))
+                position = start + first + lane
+                found = self.op.masked(self.lane[lane], mask, (self.p, self.h, self.i, position))
                 whole = isinstance(count, int) and count % self.lanes == 0
                 value = found if whole else select(first + lane < count, found, _LOWEST)
                 return Store(self.scores, (first + lane,), value)
 
             zero = in_lanes(self.lanes, lambda lane: Store(self.lane, (lane,), const(0, self.dtype)))
-            turned = transposed(self.lanes, self.dtype, self.lanes, self.lanes, products, add)
-            return seq(zero, turned, in_lanes(self.lanes, put))
+            squares = transposed(self.lanes, self.dtype, self.lanes, self.lanes, products, add)
+            return seq(zero, squares, in_lanes(self.lanes, put))
 
         return loop(self._whole(count), lambda r: square(r * self.lanes), name="r")
 
     def _of_lanes(self, count: Any, first: float, op: str, value: Callable[[LoopExpr], LoopExpr]) -> Stmt:
-        """``lane[0]``: the values of ``count`` places, combined."""
+        """``lane[0]``: the values of ``count`` keys, combined."""
         begin = in_lanes(self.lanes, lambda lane: Store(self.lane, (lane,), const(first, self.dtype)))
 
         def step(r: LoopExpr) -> Stmt:
@@ -180,34 +183,34 @@ class Query:
 
         return seq(begin, loop(self._whole(count), step, name="r"), halved(self.lane, (), self.lanes, op))
 
-    def _powers(self, count: Any) -> Stmt:
+    def _exponentials(self, count: Any) -> Stmt:
         """As the template of many queries has them."""
         zeros = self.op.empty_rows == "zero"
-        top, total, less, earlier = self.numbers.values()
+        running_max, running_sum, subtracted, rescale = self.numbers.values()
         scores, zero = self.scores, const(0, self.dtype)
 
         def power(j: LoopExpr) -> Stmt:
-            return Store(scores, (j,), intrin("exp", scores[j] - less[()]))
+            return Store(scores, (j,), intrin("exp", scores[j] - subtracted[()]))
 
         def kept(j: LoopExpr) -> Stmt:
             return Store(scores, (j,), select(intrin("isnan", scores[j]), zero, scores[j]))
 
-        share = intrin("exp", earlier[()] - less[()])
+        correction = intrin("exp", rescale[()] - subtracted[()])
         return seq(
-            Store(earlier, (), top[()]),
+            Store(rescale, (), running_max[()]),
             self._of_lanes(count, _LOWEST, "max", lambda j: scores[j]),
-            Store(top, (), maximum(top[()], self.lane[0])),
-            Store(less, (), select(top[()].equal(_LOWEST), zero, top[()])),
-            Store(earlier, (), select(intrin("isnan", share), zero, share) if zeros else share),
+            Store(running_max, (), maximum(running_max[()], self.lane[0])),
+            Store(subtracted, (), select(running_max[()].equal(_LOWEST), zero, running_max[()])),
+            Store(rescale, (), select(intrin("isnan", correction), zero, correction) if zeros else correction),
             self._in_vectors(count, power),
             self._of_lanes(count, 0.0, "add", lambda j: scores[j]),
-            Store(total, (), intrin("fma", total[()], earlier[()], self.lane[0])),
+            Store(running_sum, (), intrin("fma", running_sum[()], rescale[()], self.lane[0])),
             self._in_vectors(count, kept) if zeros else None,
         )
 
-    def _mix(self, start: LoopExpr, count: Any) -> Stmt:
-        """What was mixed before counts less, and these places are added."""
-        value, width, (*_, earlier) = self.problem.inputs[2], self.shape[5], self.numbers.values()
+    def _weigh(self, start: LoopExpr, count: Any) -> Stmt:
+        """What was added up before is rescaled, and these keys are added."""
+        value, width, (*_, rescale) = self.problem.inputs[2], self.shape[5], self.numbers.values()
 
         def vectors(first: LoopExpr, blocks: int) -> Stmt:
             def element(b: LoopExpr, lane: LoopExpr, r: LoopExpr) -> LoopExpr:
@@ -217,18 +220,22 @@ class Query:
 
             def store(_: LoopExpr, b: LoopExpr, lane: LoopExpr, found: LoopExpr) -> Stmt:
                 e = (first + b) * self.lanes + lane
-                return Store(self.mixed, (e,), intrin("fma", self.mixed[e], earlier[()], found))
+                return Store(self.weighted, (e,), intrin("fma", self.weighted[e], rescale[()], found))
 
             kernel = TileKernel(1, blocks, self.lanes, self.dtype, lambda _, __, r: self.scores[r], element, store)
             return kernel.nest(lambda step: in_steps(count, blocks, step))
 
-        return seq(*(run.over(vectors) for run in runs(self.mixed.shape[0] // self.lanes, _ABREAST)))
+        return seq(*(run.over(vectors) for run in runs(self.weighted.shape[0] // self.lanes, _ABREAST)))
 
     def _results(self) -> Stmt:
-        (_, _, _, places, _, width), out, (_, total, *_) = (self.shape, self.problem.output, self.numbers.values())
+        (_, _, _, key_length, _, width), out, (_, running_sum, *_) = (
+            self.shape,
+            self.problem.output,
+            self.numbers.values(),
+        )
 
         def element(e: LoopExpr) -> Stmt:
-            found = self.op.averaged(self.mixed[e], total[()], places)
+            found = self.op.averaged(self.weighted[e], running_sum[()], key_length)
             stored = Store(out, (self.p, self.i, self.h, e), found.astype(out.dtype))
             return stored if width % self.lanes == 0 else If(e < width, stored)
 

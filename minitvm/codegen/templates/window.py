@@ -98,7 +98,7 @@ class Axis:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many outputs there are whose windows lie inside, in tiles, and how many by themselves; as is usual."""
+        """The number of outputs whose windows lie inside, in tiles, and of those by themselves; as is usual."""
         return self.outputs, 0
 
 
