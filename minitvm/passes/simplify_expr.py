@@ -20,7 +20,7 @@ from minitvm.ir.ops.slicing import Concatenate
 from minitvm.ir.ops.tensor import BroadcastTo, BroadcastToLike, Full, FullLike, Ones, OnesLike, Zeros, ZerosLike
 from minitvm.ir.ops.transform import BatchFlatten, LayoutTransform, Reshape, ReshapeLike, Transpose
 from minitvm.ir.pattern import call, tuple_of, value
-from minitvm.ir.types import TensorType
+from minitvm.ir.types import TensorType, is_named
 from minitvm.passes import arithmetic
 from minitvm.passes.canonicalize import drop_taps_in_padding
 from minitvm.passes.rule import Replacement, RulePass, rule, rules_in
@@ -30,15 +30,15 @@ NOT_STATIC = Declined("the shape is known only when the model runs")
 
 
 def reshaped(x: Expr, type_: TensorType) -> Expr:
-    """``x`` in the shape of ``type_``, which is static; ``x`` itself where it has it."""
+    """``x`` in the shape of ``type_``, all of whose sizes are numbers or have names; ``x`` itself where it has it."""
     if x.checked_type == type_:
         return x
-    return ir.reshape(x, newshape=type_.static_shape, allowzero=0 in type_.static_shape)
+    return ir.reshape(x, newshape=type_.extents, allowzero=0 in type_.extents)
 
 
 @rule(call((ZerosLike, OnesLike), value("x"), name="like"))
 def concretize_fill_like(like: Call, x: Expr) -> Replacement:
-    if not like.type.is_static:
+    if not is_named(like.type):
         return NOT_STATIC
     filled = Zeros if isinstance(like.op, ZerosLike) else Ones
     return Call(filled(like.shape, like.dtype), ())
@@ -46,24 +46,24 @@ def concretize_fill_like(like: Call, x: Expr) -> Replacement:
 
 @rule(call(FullLike, value("x"), value("fill"), name="like"))
 def concretize_full_like(like: Call, x: Expr, fill: Expr) -> Replacement:
-    return ir.full(fill, shape=like.shape) if like.type.is_static else NOT_STATIC
+    return ir.full(fill, shape=like.shape) if is_named(like.type) else NOT_STATIC
 
 
 @rule(call(ReshapeLike, value("x"), value("other"), name="like"))
 def concretize_reshape_like(like: Call, x: Expr, other: Expr) -> Replacement:
-    return reshaped(x, like.tensor_type) if like.type.is_static else NOT_STATIC
+    return reshaped(x, like.tensor_type) if is_named(like.type) else NOT_STATIC
 
 
 @rule(call(BroadcastToLike, value("x"), value("other"), name="like"))
 def concretize_broadcast_to_like(like: Call, x: Expr, other: Expr) -> Replacement:
-    if not like.type.is_static:
+    if not is_named(like.type):
         return NOT_STATIC
     return x if x.checked_type == like.type else ir.broadcast_to(x, shape=like.shape)
 
 
 @rule(call((Reshape, BatchFlatten), value("x"), name="outer"))
 def drop_reshape_to_same(outer: Call, x: Expr) -> Replacement:
-    if not outer.type.is_static:
+    if not is_named(outer.type):
         return NOT_STATIC
     return x if x.checked_type == outer.type else Declined("it changes the shape")
 
@@ -76,13 +76,13 @@ def _is_view(call: Call) -> bool:
 def merge_reshapes(outer: Call, inner: Call) -> Replacement:
     if inner.args[0].dtype != inner.dtype:
         return Declined("its bytes are of another dtype there")
-    return reshaped(inner.args[0], outer.tensor_type) if outer.type.is_static else NOT_STATIC
+    return reshaped(inner.args[0], outer.tensor_type) if is_named(outer.type) else NOT_STATIC
 
 
 @rule(call(Op, call(Reshape, name="inner"), name="outer", where=_is_view))
 def drop_reshape_and_back(outer: Call, inner: Call) -> Replacement:
     """A reshape that ``squeeze`` or ``expand_dims`` undoes."""
-    same = outer.type.is_static and inner.args[0].checked_type == outer.type
+    same = is_named(outer.type) and inner.args[0].checked_type == outer.type
     return inner.args[0] if same else Declined("together they change the shape")
 
 
@@ -276,7 +276,7 @@ _RESHAPED = call(Reshape, value("x"), name="shape")
 @rule(call(Op, _RESHAPED, name="work", where=_is_elementwise))
 def sink_below_unary(work: Call, shape: Call, x: Expr) -> Replacement:
     """``f(reshape(x))`` is ``reshape(f(x))``."""
-    if not work.type.is_static or not x.type.is_static or not follows_product(x):
+    if not is_named(work.type) or not is_named(x.type) or not follows_product(x):
         return NO_PRODUCT
     return reshaped(Call(work.op, (x,)), work.tensor_type)
 
@@ -292,7 +292,7 @@ def sink_below_binary(work: Call, shape: Call, x: Expr, other: Expr) -> Replacem
 
 def _operand(work: Call, shape: Call, x: Expr, other: Expr) -> Expr | Declined:
     """The other operand as it stands beside ``x`` instead of beside ``reshape(x)``."""
-    if not all(e.type.is_static for e in (work, x, other)) or not follows_product(x):
+    if not all(is_named(e.type) for e in (work, x, other)) or not follows_product(x):
         return NO_PRODUCT
     if work.shape != shape.shape:
         return Declined("the other operand gives the result its shape")
