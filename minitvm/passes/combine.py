@@ -17,6 +17,7 @@ import numpy as np
 from minitvm.errors import ConfigError
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined, decide, name_of
+from minitvm.ir.dims import product
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, span_scope
 from minitvm.ir.op import Op
 from minitvm.ir.ops.elemwise import Add
@@ -184,7 +185,7 @@ class _Combining:
         user = readers[0] if len(readers) == 1 else None
         if not isinstance(user, Call) or not _keeps_positions(user):
             return None
-        if user.tensor_type.shape != call.shape or not all(arg.type.is_static for arg in user.args):
+        if user.tensor_type.shape != call.shape or not all(is_named(arg.type) for arg in user.args):
             return None
         if self.dependent.intersection(arg for arg in user.args if arg is not call):
             return None
@@ -220,7 +221,7 @@ def _same_scalar(operands: Sequence[Expr]) -> bool:
     """True if all are one node of one element, or equal scalar constants."""
     first = operands[0]
     if all(o is first for o in operands):
-        return first.tensor_type.size == 1
+        return product(first.tensor_type.shape) == 1
     scalars = [o.value for o in operands if isinstance(o, Constant) and not o.value.ndim]
     return len(scalars) == len(operands) and all(np.array_equal(value, scalars[0]) for value in scalars)
 
@@ -307,7 +308,7 @@ class CombineParallelDense(FunctionPass, opt_level=3, bound=SAME_PRODUCTS):
         return combine_parallel(function, self._key, combine, self.at_least)
 
     def _key(self, call: Call) -> Hashable | None:
-        if not isinstance(call.op, Dense) or not call.type.is_static:
+        if not isinstance(call.op, Dense) or not is_named(call.type):
             return None
         weight = call.args[1].tensor_type
         return (call.op.out_dtype, weight if self.to_batch else (weight.shape[1], weight.dtype))

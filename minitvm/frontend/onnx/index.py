@@ -5,11 +5,23 @@ from typing import Any
 import numpy as np
 
 from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, rank, scalar
+from minitvm.frontend.onnx.places import are_within, components, selected, selected_each
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers, known_product
-from minitvm.ir.dims import Dim, SymbolicDim, Undecided, always_less, is_less, is_measured, larger, larger_here
-from minitvm.ir.expr import Constant, Expr
+from minitvm.ir.dims import (
+    Dim,
+    SymbolicDim,
+    Undecided,
+    always_less,
+    are_counted_on,
+    is_less,
+    is_measured,
+    larger,
+    larger_here,
+)
+from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.ops.control import OutOfRange
+from minitvm.ir.ops.transform import Transpose
 
 WORTH_A_ROW = 512
 """Indices whose check is more work than to look at one more result of it after the run."""
@@ -26,6 +38,8 @@ def within(node: OnnxNode, data: Expr, indices: Expr, axes: tuple[int, ...], len
         if wrong is not None:
             raise node.misfit(check.message(data.tensor_type).format(wrong))
         return indices
+    if not lengths and are_counted_on() and are_within(indices, [shape[a] for a in axes], node.known_values):
+        return indices
     return emit("control.after", indices, emit(check.name, data, indices, **check.attributes()))
 
 
@@ -34,7 +48,11 @@ def gather(node: OnnxNode) -> Expr:
     """``take``; its wrapping mode gives negative indices ONNX's meaning, constant ones do not need it."""
     axis, known = normalize_axis(node, node.attr("axis"), rank(node[0])), node.known(1)
     mode = "clip" if known is not None and not np.any(known < 0) else "wrap"
-    return emit("take", node[0], within(node, node[0], node[1], (axis,)), axis=axis, mode=mode)
+    indices = within(node, node[0], node[1], (axis,))
+    if indices is node[1] and known is None:  # they are in range as sizes say
+        found = selected(node[0], axis, indices, node.known_values)
+        return emit("take", node[0], indices, axis=axis, mode="clip") if found is None else found
+    return emit("take", node[0], indices, axis=axis, mode=mode)
 
 
 def _positions_first(node: OnnxNode, batch_dims: int = 0) -> Expr:
@@ -58,7 +76,12 @@ def _along(node: OnnxNode, name: str, *values: Expr, **options: Any) -> Expr:
 
 def _gather_nd(node: OnnxNode) -> Expr:
     batch_dims = node.attr("batch_dims", 0)
-    return emit("gather_nd", node[0], _positions_first(node, batch_dims), batch_dims=batch_dims)
+    positions = _positions_first(node, batch_dims)
+    if not batch_dims and isinstance(positions, Call) and isinstance(positions.op, Transpose):  # as sizes say in range
+        found = selected_each(node[0], components(positions), node.known_values)
+        if found is not None:
+            return found
+    return emit("gather_nd", node[0], positions, batch_dims=batch_dims)
 
 
 def _scatter(node: OnnxNode) -> Expr:
