@@ -269,9 +269,10 @@ def _crowding(product: Product, scheme: str, tile: Tile, machine: MachineModel) 
 
 def _symbolic_choices(product: Product, machine: MachineModel) -> list[Choice]:
     """Those that need no memory of their own, in tiles that halve until nothing is left."""
-    schemes = (DOTS, PANELS, IN_PLACE) if isinstance(product.columns, int) else (DOTS,)
+    is_open = not isinstance(product.columns, int)
+    schemes = (DOTS, IN_PLACE) if is_open else (DOTS, PANELS, IN_PLACE)
     found = [c for c in product_choices(product.typical, machine) if c.scheme in schemes and c.tile.rows in _HALVED]
-    able = [c for c in found if c.scheme != DOTS or c.tile.blocks in _HALVED]
+    able = [c for c in found if (c.scheme != DOTS and not is_open) or c.tile.blocks in _HALVED]
     return [replace(c, why_not="") for c in able if c.scheme == able[0].scheme]
 
 

@@ -28,7 +28,22 @@ from minitvm.codegen.templates.tile import (
     unrolled,
     written_out,
 )
-from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, loop, minimum, nest, seq
+from minitvm.ir.loop import (
+    Alloc,
+    Buffer,
+    Const,
+    If,
+    Load,
+    LoopExpr,
+    LoopKind,
+    Stmt,
+    Store,
+    const,
+    loop,
+    minimum,
+    nest,
+    seq,
+)
 from minitvm.ir.ops.nn_dense import Dense
 from minitvm.target import MachineModel
 
@@ -159,9 +174,14 @@ class Product:
 
     def b(self, p: LoopExpr, r: LoopExpr, j: LoopExpr) -> LoopExpr:
         """An element of the right-hand side; zero beyond the last column."""
+        found = self.inside(p, r, j)
+        return found if self.panels is not None else or_zero(j < self.columns, found)
+
+    def inside(self, p: LoopExpr, r: LoopExpr, j: LoopExpr) -> LoopExpr:
+        """An element of a column that there is."""
         if self.panels is not None:
             return self.panels(p, r, j)
-        return or_zero(j < self.columns, self.right.at(p, r, j).astype(self.dtype))
+        return self.right.at(p, r, j).astype(self.dtype)
 
     def between(self, first: LoopExpr, depth: int, out: Matrix, start: Matrix) -> Product:
         """A part of the sums: ``depth`` products from ``first`` on, added to ``start``, into ``out``."""
@@ -308,14 +328,16 @@ class Gemm:
 
     def _tile(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Stmt:
         product, lanes = self.product, self.lanes
-        start = product.start
+        start, is_whole = product.start, not isinstance(product.columns, int) and not group.is_cut
+        factor = product.inside if is_whole else product.b
 
         def column(b: LoopExpr, lane: LoopExpr) -> LoopExpr:
             return (block + b) * lanes + lane
 
         def store(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
             at = p, row + t, column(b, lane)
-            return product.out.store(*at, value if start is None else start.at(*at) + value)
+            done = product.out.store(*at, value if start is None else start.at(*at) + value)
+            return If(at[2] < product.columns, done) if group.is_cut else done
 
         tile = TileKernel(
             rows,
@@ -323,7 +345,7 @@ class Gemm:
             lanes,
             product.dtype,
             lambda t, _, r: product.left.at(p, row + t, r),
-            lambda b, lane, r: product.b(p, r, column(b, lane)),
+            lambda b, lane, r: factor(p, r, column(b, lane)),
             store,
             group.width,
             product=product.multiply,

@@ -75,6 +75,8 @@ class Run:
     count: int
     size: int
     width: int = 0
+    is_cut: bool = False
+    """Whether only a run knows how many lanes of the last block are results."""
 
     def start(self, piece: LoopExpr) -> LoopExpr:
         return piece * self.size + self.begin
@@ -127,7 +129,10 @@ def in_one_loop(found: Sequence[Run], body: Callable[[LoopExpr, int], Stmt], kin
 
 def block_runs(columns: int, lanes: int, most: int) -> list[Run]:
     """``columns`` in blocks of ``lanes``, these in pieces of at most ``most``; a piece that ends in a part of a block
-    is by itself."""
+    is by itself, and there may be none where only a run knows the columns."""
+    if not isinstance(columns, int):
+        whole = columns // lanes
+        return [*halves(whole, most), Run(whole, -(-columns // lanes) - whole, 1, is_cut=True)]
     *found, last = runs(-(-columns // lanes), most)
     return [*found, *(last.split_last(columns % lanes) if columns % lanes else (last,))]
 
