@@ -17,7 +17,7 @@ import numpy as np
 from minitvm.errors import ConfigError
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined, decide, name_of
-from minitvm.ir.dims import product
+from minitvm.ir.dims import are_counted_on, product
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, span_scope
 from minitvm.ir.op import Op
 from minitvm.ir.ops.elemwise import Add
@@ -185,7 +185,7 @@ class _Combining:
         user = readers[0] if len(readers) == 1 else None
         if not isinstance(user, Call) or not _keeps_positions(user):
             return None
-        if user.tensor_type.shape != call.shape or not all(is_named(arg.type) for arg in user.args):
+        if user.tensor_type.shape != call.shape or not all(arg is call or arg.type.is_static for arg in user.args):
             return None
         if self.dependent.intersection(arg for arg in user.args if arg is not call):
             return None
@@ -308,10 +308,15 @@ class CombineParallelDense(FunctionPass, opt_level=3, bound=SAME_PRODUCTS):
         return combine_parallel(function, self._key, combine, self.at_least)
 
     def _key(self, call: Call) -> Hashable | None:
-        if not isinstance(call.op, Dense) or not is_named(call.type):
+        if not isinstance(call.op, Dense) or not _is_known(call):
             return None
         weight = call.args[1].tensor_type
         return (call.op.out_dtype, weight if self.to_batch else (weight.shape[1], weight.dtype))
+
+
+def _is_known(call: Call) -> bool:
+    """True if sizes are numbers, or names that are counted on."""
+    return call.type.is_static or (are_counted_on() and is_named(call.type))
 
 
 def _wide_dense(calls: Sequence[Call]) -> tuple[Expr, SideBySide]:

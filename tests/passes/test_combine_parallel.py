@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from minitvm.errors import ConfigError
+from minitvm.ir.dims import assumptions
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls
 from minitvm.passes import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
@@ -299,6 +300,13 @@ def test_operands_that_cannot_be_stacked_come_after_the_split(first: str, second
 @pytest.mark.parametrize("step", [CombineParallelDense(2), CombineParallelDense(2, to_batch=False)])
 def test_layers_of_open_rows_do_not_combine(step: CombineParallelDense) -> None:
     check_unchanged(step, dense("(nn.dense(%x, %w1), nn.dense(%x, %w2))").replace("(5, 4)", "(n, 4)", 1))
+
+
+def test_layers_of_rows_that_are_counted_on_combine() -> None:
+    body = "(multiply(nn.dense(%x, %w1), 2f), multiply(nn.dense(%x, %w3), 2f))"
+    with assumptions():
+        found = run_opt_pass(dense(body).replace("(5, 4)", "(n, 4)", 1), CombineParallelDense(2, to_batch=False))
+    assert names(found) == ["concatenate", "nn.dense", "multiply", "strided_slice", "strided_slice"]
 
 
 def test_dense_layers_become_one_wider_layer() -> None:
