@@ -38,7 +38,11 @@ def within(node: OnnxNode, data: Expr, indices: Expr, axes: tuple[int, ...], len
         if wrong is not None:
             raise node.misfit(check.message(data.tensor_type).format(wrong))
         return indices
-    if not lengths and are_counted_on() and are_within(indices, [shape[a] for a in axes], node.known_values):
+    if (
+        not lengths
+        and are_counted_on()
+        and are_within(indices, [data.tensor_type.shape[a] for a in axes], node.known_values)
+    ):
         return indices
     return emit("control.after", indices, emit(check.name, data, indices, **check.attributes()))
 
