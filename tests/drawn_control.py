@@ -245,7 +245,7 @@ def checked(seed: int) -> tuple[str, int, list[str]]:
     rng = np.random.default_rng(seed)
     for n, t in SIZES:
         feeds = {name: rng.uniform(-1, 1, (n, t, WIDTH)).astype("float32") for name in ("x", "y")}
-        wanted = peer.run(None, feeds)
+        wanted: Any = peer.run(None, feeds)
         try:
             found = session.run(None, feeds)
         except Exception as error:

@@ -35,7 +35,8 @@ def test_drawn_control_flow_is_compiled_once_and_agrees_with_onnxruntime(seed: i
 
 
 def _wanted(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x - x.mean() if x.sum() > 0 else np.tanh(np.tanh(np.tanh(x))), 0)
+    found: np.ndarray = np.maximum(x - x.mean() if x.sum() > 0 else np.tanh(np.tanh(np.tanh(x))), 0)
+    return found
 
 
 def test_a_saved_library_of_control_flow_is_for_all_sizes(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import onnx
 import pytest
@@ -62,7 +64,8 @@ def _agree(text: str, domain: str, feeds: list[dict[str, np.ndarray]]) -> None:
     session = minitvm.InferenceSession(data, num_threads=1, specialise_after=0)
     peer = onnxruntime.InferenceSession(data)
     for given in feeds:
-        for found, wanted in zip(session.run(None, given), peer.run(None, given), strict=True):
+        results: Any = peer.run(None, given)
+        for found, wanted in zip(session.run(None, given), results, strict=True):
             np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=1e-4)  # its transforms add up in float32
     assert len(session.libraries) == 1 and session.host_calls == [], session.symbolic
 
