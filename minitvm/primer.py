@@ -852,7 +852,8 @@ def scaled(x: Node, scale: Constant, uses: Mapping[Node, int]) -> Node | None:
 # `unblock` sinks until it meets the `block` of the next convolution, and the two cancel.  Copies are left at the input,
 # at the output, and around operators that do care, such as a reshape.
 #
-# A block has as many channels as a vector has lanes, or the largest power of two that divides the channels.
+# A block has as many channels as a vector has lanes, or the largest power of two that divides the channels.  The real
+# compiler asks what each layout is predicted to cost.
 
 
 def alter_op_layout(call: Call, lanes: int) -> Node | None:
@@ -1326,7 +1327,8 @@ def independent(loop: For) -> Body:
 # it becomes the register tile, and the channels of a block become the innermost loop, as they are in memory.
 #
 # Why fourteen?  AVX2 has sixteen vector registers, and a weight and a pixel need one each.  With fewer than eight
-# accumulators the multipliers would idle: a multiply-add takes four cycles, and two can start in each cycle.
+# accumulators the multipliers would idle: a multiply-add takes four cycles, and two can start in each cycle.  A row of
+# 17 pixels has no such divisor, and is slow here.  The real compiler cuts it into pieces that differ by one.
 
 TILE = 14
 
@@ -1349,11 +1351,15 @@ def schedule(kernel: Kernel, lanes: int) -> list[tuple[str, Kernel]]:
     names = [loop.index.name for loop in loops(kernel.body)[len(axes) :]]
     if not axes:
         return steps
+    # The lanes.
     width = block_size(axes[-1].extent, lanes)
     lane = inner(axes[-1], width)
+    # The register tile.
     if names and len(axes := directly_nested(steps[-1][1].body)) > 1:
         tile = max(size for size in range(1, TILE + 1) if axes[-2].extent % size == 0)
-        do(jam, inner(axes[-2], tile))
+        if tile > 1:
+            do(jam, inner(axes[-2], tile))
+    # The order of the sum.
     if names != (wanted := sorted(names, key="cpqk".index)):
         do(reorder, *wanted)
     if width > 1:
