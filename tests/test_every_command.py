@@ -117,6 +117,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Case]]] = {
             "--stage": ("--stage loops", "^kernel "),
             "--kernel": ("--kernel list", "predicted"),
             "--why": ("--why act", "^FuseOps"),
+            "--schedule": ("--schedule fused_nn_relu", "no list of steps|no kernel"),
             "--constants": ("--constants", r'meta\["w'),
         },
     ),

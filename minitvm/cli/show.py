@@ -58,9 +58,23 @@ _KERNELS = ("--stage", "--kernel")
     help="What was decided about a node of the model, or a kernel; '*' for all.",
 )
 @option(
+    "--schedule",
+    metavar="KERNEL",
+    excludes=("--after", "--before", "--diff", "--why", *_KERNELS),
+    help="The steps that make a kernel's loops of plain ones, a line each.",
+)
+@option(
     "--constants",
     is_flag=True,
-    excludes=("--after list", "--before list", "--diff", "--why", "--kernel", f"--stage {'|'.join(_STAGES[1:])}"),
+    excludes=(
+        "--after list",
+        "--before list",
+        "--diff",
+        "--why",
+        "--schedule",
+        "--kernel",
+        f"--stage {'|'.join(_STAGES[1:])}",
+    ),
     help="Name large constants instead of leaving them out.",
 )
 @building.compiles()
@@ -78,6 +92,7 @@ def show(model: Path, chosen: building.Chosen, **asked: Any) -> None:
       minitvm show resnet18.onnx --kernel list
       minitvm show resnet18.onnx --stage loops --kernel fused_nn_conv2d_add_nn_relu
       minitvm show resnet18.onnx --why resnetv15_conv0_fwd
+      minitvm show decoder.onnx --schedule fused_tensor_scatter
     """
     building.require_model(model)
     report = chosen.library(model, trace=True).report
@@ -94,6 +109,7 @@ def _texts(
     stage: str | None,
     kernel: str | None,
     why: str | None,
+    schedule: str | None,
     constants: bool,
 ) -> Iterator[str]:
     if "list" in (after, before):
@@ -102,6 +118,8 @@ def _texts(
         yield from (_line(report.kernel(name), nodes) for name, nodes in report.nodes.items())
     elif why is not None:
         yield from ("\n  ".join([by, *map(str, decided)]) for by, decided in report.why(why).items())
+    elif schedule is not None:
+        yield report.kernel(schedule).schedule
     elif after is not None:
         yield report.runs(after)[-1].after.astext(show_meta_data=constants)
     elif before is not None:

@@ -5,10 +5,11 @@ A loop is given by its :class:`LoopVar`, or by its name where only one loop has 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations, pairwise, product
-from typing import TypeAlias
+from dataclasses import replace
+from itertools import combinations, pairwise
+from typing import Any, TypeAlias
 
+from minitvm.codegen.dependences import accesses, carried
 from minitvm.codegen.loops import fused, lanes, partial_results, trips
 from minitvm.codegen.loops import split as split_loop
 from minitvm.errors import ScheduleError
@@ -16,26 +17,23 @@ from minitvm.ir.loop import (
     Alloc,
     Barrier,
     Binary,
-    Buffer,
     Const,
     For,
     Intrin,
     Kernel,
-    Ldmatrix,
     Load,
     LoopExpr,
     LoopKind,
     LoopVar,
-    Mma,
+    Size,
     Stmt,
     Store,
     allocated,
     map_stmt,
-    stmt_exprs,
     walk_exprs,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import ANYTHING, Affine, Range, Ranges, address, affine, bounds, counter, depends_on, loads
+from minitvm.ir.loop.affine import depends_on
 from minitvm.ir.op import identity_of
 
 LoopName: TypeAlias = LoopVar | str
@@ -82,6 +80,17 @@ def constant_extent(kernel: Kernel, loop: For) -> int:
     return trips(loop)
 
 
+def known_extent(kernel: Kernel, loop: For) -> int | LoopExpr:
+    """A number, or what the sizes of a run make of an open extent."""
+    if isinstance(loop.extent, Const):
+        return trips(loop)
+    varies = any(
+        isinstance(n, Load) or (isinstance(n, LoopVar) and not isinstance(n, Size)) for n in walk_exprs(loop.extent)
+    )
+    require(kernel, not varies, f"the extent of loop {loop.var.name} is not a constant")
+    return loop.extent
+
+
 # --- split, fuse ----------------------------------------------------------------------------------------
 
 
@@ -104,14 +113,17 @@ def split(kernel: Kernel, loop: LoopName, factor: int, tail: str = "guard") -> K
     return with_loop(kernel, found, split_loop(found, factor, tail))
 
 
-def fuse(kernel: Kernel, outer: LoopName, inner: LoopName) -> Kernel:
-    """Two perfectly nested loops become one over their product, named ``i_j``."""
-    first, second = find_loop(kernel, outer), find_loop(kernel, inner)
-    require_nested(kernel, first, second)
-    kinds = f"loop {first.var.name} is {first.kind.value}, loop {second.var.name} {second.kind.value}"
-    require(kernel, first.kind is second.kind, kinds)
-    pair = [(f.var, constant_extent(kernel, f)) for f in (first, second)]
-    return with_loop(kernel, first, fused(pair, second.body, f"{first.var.name}_{second.var.name}", first.kind))
+def fuse(kernel: Kernel, *nest: LoopName) -> Kernel:
+    """Perfectly nested loops, the outermost first, become one over their product, named ``i_j``."""
+    found = [find_loop(kernel, loop) for loop in nest]
+    require(kernel, len(found) > 1, "only several loops can be fused")
+    for outer, inner in pairwise(found):
+        require_nested(kernel, outer, inner)
+        kinds = f"loop {outer.var.name} is {outer.kind.value}, loop {inner.var.name} {inner.kind.value}"
+        require(kernel, outer.kind is inner.kind, kinds)
+    pairs: list[tuple[LoopVar, Any]] = [(f.var, known_extent(kernel, f)) for f in found]
+    name = "_".join(f.var.name for f in found)
+    return with_loop(kernel, found[0], fused(pairs, found[-1].body, name, found[0].kind))
 
 
 def require_nested(kernel: Kernel, outer: For, inner: For) -> None:
@@ -204,10 +216,16 @@ def unroll(kernel: Kernel, loop: LoopName) -> Kernel:
 
 
 def vectorize(kernel: Kernel, loop: LoopName) -> Kernel:
-    """All iterations at once, one per lane: loops below stay around the lanes, memory below gets a place for each."""
+    """All iterations at once, one per lane: loops below stay around the lanes, memory below gets a place for each.
+
+    A loop of an open extent holds one store; its last vector is a shorter one.
+    """
     found = find_loop(kernel, loop)
     check_independent(kernel, found)
     require(kernel, found.kind in ORDERED, f"loop {found.var.name} is {found.kind.value} already")
+    if isinstance(found.body, Store):
+        return _with_kind(kernel, found, LoopKind.VECTORIZED)
+    constant_extent(kernel, found)
     made = lanes(found)
     vectors = [s for s in walk_stmts(made) if isinstance(s, For) and s.kind is LoopKind.VECTORIZED]
     alike = not any(isinstance(s, (For, Alloc, Barrier)) for v in vectors for s in walk_stmts(v.body))
@@ -222,6 +240,7 @@ def jam(kernel: Kernel, loop: LoopName) -> Kernel:
     What all of them read is read once; sums in different registers need not wait for each other.
     """
     found = find_loop(kernel, loop)
+    constant_extent(kernel, found)
     check_independent(kernel, found)
     made = lanes(found, LoopKind.UNROLLED)
     inside = [
@@ -290,8 +309,9 @@ def bind(kernel: Kernel, loop: LoopName, kind: LoopKind) -> Kernel:
 
 
 def check_independent(kernel: Kernel, loop: For) -> None:
-    """Raise where iterations may meet, so that they cannot run side by side.  Needs a constant extent."""
-    constant_extent(kernel, loop)
+    """Raise where iterations may meet, so that they cannot run side by side.  Needs an extent that does not vary."""
+    if known_extent(kernel, loop) in (0, 1):
+        return
     met = carried(loop)
     if met is None or loop.kind not in ORDERED:  # what runs side by side already was shown, or promised, to be free
         return
@@ -304,91 +324,3 @@ def check_independent(kernel: Kernel, loop: For) -> None:
 
 def _with_kind(kernel: Kernel, loop: For, kind: LoopKind) -> Kernel:
     return with_loop(kernel, loop, For(loop.var, loop.extent, loop.body, kind))
-
-
-# --- which iterations touch the same memory: what decides whether they may run side by side or change order ----------
-
-
-@dataclass(frozen=True)
-class Access:
-    """One load or store, as the text of the program has it."""
-
-    buffer: Buffer
-    index: tuple[LoopExpr, ...]
-    is_store: bool
-
-
-def accesses(stmt: Stmt) -> list[Access]:
-    """Loads and stores below ``stmt`` in program order; of one statement the loads come first."""
-    found: list[Access] = []
-    for part in walk_stmts(stmt):
-        read = dict.fromkeys(load for root in stmt_exprs(part) for load in loads(root))
-        found += [Access(load.buffer, load.index, False) for load in read]
-        if isinstance(part, Store):
-            found.append(Access(part.buffer, part.index, True))
-        if isinstance(part, Mma):
-            found += [Access(part.sums, (*part.at, Const(n)), stored) for n in range(4) for stored in (False, True)]
-        if isinstance(part, Ldmatrix):
-            found += [Access(part.to, (*part.at, Const(n)), True) for n in range(part.count)]
-    return found
-
-
-def inner_ranges(stmt: Stmt) -> dict[LoopVar, Range]:
-    """The values of the variables bound below ``stmt``."""
-    found: dict[LoopVar, Range] = {}
-    for part in walk_stmts(stmt):
-        if isinstance(part, For):
-            found[part.var] = counter(part.extent, found)
-    return found
-
-
-def carried(loop: For, only_flow: bool = False) -> Access | None:
-    """An access through which two iterations of ``loop`` may meet, at least one of them storing; else ``None``.
-
-    ``only_flow``: of interest is only what one iteration stores and another loads.  Where the indices do not show that
-    iterations keep apart, they count as meeting.
-    """
-    extent = bounds(loop.extent, {}).high
-    private, ranges = allocated(loop.body), inner_ranges(loop.body)
-    found = [a for a in accesses(loop.body) if a.buffer not in private]
-    for store, other in product((a for a in found if a.is_store), found):
-        asked = other.buffer is store.buffer and not (only_flow and other.is_store)
-        if asked and may_meet(store, other, loop.var, extent, ranges):
-            return other
-    return None
-
-
-def may_meet(a: Access, b: Access, var: LoopVar, extent: int | None, ranges: Ranges) -> bool:
-    """True if iterations ``v`` and ``w != v`` may reach one element by ``a`` and ``b``; decided by any dimension."""
-    forms = [(affine(i), affine(j)) for i, j in zip(a.index, b.index, strict=True)]
-    forms.append((address(a.buffer, a.index), address(b.buffer, b.index)))
-    return all(_may_be_equal(x, y, var, extent, ranges) for x, y in forms)
-
-
-def _may_be_equal(x: Affine[LoopExpr], y: Affine[LoopExpr], var: LoopVar, extent: int | None, ranges: Ranges) -> bool:
-    step, apart = abs(x.terms.get(var, 0)), _difference(x, y, var, ranges)
-    if x.terms.get(var, 0) != y.terms.get(var, 0):
-        return True
-    if step == 0:
-        return apart.decides("ne") is not True
-    if apart.low is None or apart.high is None:
-        return True
-    first, last = -(-apart.low // step), apart.high // step  # multiples of the step that the rest can make up for
-    if extent is not None:
-        first, last = max(first, 1 - extent), min(last, extent - 1)
-    return any(first <= d <= last for d in (-1, 1)) or (first <= last and (first > 0 or last < 0))
-
-
-def _difference(x: Affine[LoopExpr], y: Affine[LoopExpr], var: LoopVar, ranges: Ranges) -> Range:
-    """Bounds of ``x - y`` without ``var``'s part, inner variables chosen freely on both sides."""
-
-    def cancels(term: LoopExpr) -> bool:
-        """A term made of outer variables alone has one value in all iterations."""
-        inner = loads(term) or any(isinstance(n, LoopVar) and (n in ranges or n == var) for n in walk_exprs(term))
-        return not inner and x.terms.get(term) == y.terms.get(term)
-
-    def free(form: Affine[LoopExpr]) -> Range:
-        terms = {t: c for t, c in form.terms.items() if t != var and not cancels(t)}
-        return Affine(form.constant, terms).bounds(lambda t: ANYTHING if depends_on(t, var) else bounds(t, ranges))
-
-    return free(x).plus(free(y).scaled(-1))

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TypeAlias
 
+from minitvm.codegen.dependences import accesses, inner_ranges
 from minitvm.codegen.loops import bind_vars, redirect
-from minitvm.codegen.schedule_loops import LoopName, accesses, find_loop, inner_ranges, is_update, require, with_body
+from minitvm.codegen.schedule_loops import LoopName, find_loop, is_update, require, with_body
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -17,6 +18,7 @@ from minitvm.ir.loop import (
     Const,
     For,
     If,
+    Intrin,
     Kernel,
     Load,
     LoopExpr,
@@ -30,6 +32,7 @@ from minitvm.ir.loop import (
     map_stmt,
     nest,
     seq,
+    stmt_exprs,
     walk_exprs,
     walk_stmts,
 )
@@ -107,6 +110,15 @@ def check_place(kernel: Kernel, buffer: Buffer, found: For) -> None:
     why = f"loop {name} is vectorized"
     require(kernel, found.kind is not LoopKind.VECTORIZED, why, "a loop around it has memory for all lanes")
     require(kernel, buffer not in allocated(found.body), f"{buffer.name} is allocated inside loop {name} already")
+    check_no_address(kernel, buffer, found.body)
+
+
+def check_no_address(kernel: Kernel, buffer: Buffer, stmt: Stmt) -> None:
+    """Raise where a statement asks where a buffer lies, which a copy would change."""
+    nodes = (node for part in walk_stmts(stmt) for root in stmt_exprs(part) for node in walk_exprs(root))
+    named = (a for node in nodes if isinstance(node, Intrin) and node.name == "same_memory" for a in node.args)
+    asked = any(isinstance(a, Load) and a.buffer is buffer for a in named)
+    require(kernel, not asked, f"it is asked where {buffer.name} lies, and a copy lies elsewhere")
 
 
 # --- caches ---------------------------------------------------------------------------------------------------

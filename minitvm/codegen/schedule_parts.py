@@ -9,17 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from minitvm.codegen.dependences import accesses, inner_ranges, may_meet
 from minitvm.codegen.loops import bind_vars, fresh_vars, inside, lanes, redirect, trips
 from minitvm.codegen.schedule_loops import (
     ORDERED,
     LoopName,
-    accesses,
     check_independent,
     check_interchange,
     constant_extent,
     find_loop,
-    inner_ranges,
-    may_meet,
     reorder,
     require,
     require_nested,
@@ -152,6 +150,7 @@ def distribute(kernel: Kernel, loop: LoopName, scope: str = "shared") -> Kernel:
     time once that loop is split.
     """
     found = find_loop(kernel, loop)
+    constant_extent(kernel, found)
     check_independent(kernel, found)
     require(kernel, found.kind in ORDERED, f"loop {found.var.name} is {found.kind.value}", "distribute first")
     made = lanes(found, LoopKind.SERIAL) if trips(found) > 1 else found

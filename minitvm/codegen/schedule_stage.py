@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from minitvm.codegen.dependences import inner_ranges
 from minitvm.codegen.loops import after, inside, or_zero, redirect
-from minitvm.codegen.schedule_loops import LoopName, find_loop, inner_ranges, require, with_body
+from minitvm.codegen.schedule_loops import LoopName, find_loop, require, with_body
 from minitvm.codegen.schedule_memory import (
     BufferName,
     Index,

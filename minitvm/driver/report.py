@@ -15,6 +15,7 @@ from typing import Any
 from minitvm.codegen.listing import Listing
 from minitvm.codegen.lower import Lowering, plain
 from minitvm.codegen.problem import Choice
+from minitvm.codegen.scheduled import Scheduled
 from minitvm.doors import door, left_out
 from minitvm.driver.kernels import KernelCompiler, Timings
 from minitvm.driver.program import group_cost
@@ -136,6 +137,18 @@ class KernelReport(Shown):
     def template(self) -> str:
         """What writes the loops: a template, a given schedule, or the default nests; or that there are none."""
         return "call of a library" if self._lowering is None else self._lowering.chosen
+
+    @property
+    def schedule(self) -> str:
+        """The steps that make the template's loops of its plain ones, a line each (``codegen.schedule.replay``).
+
+        :class:`CompilerError` where the loops are written in another way.
+        """
+        made_by = None if self._lowering is None else self._lowering.template
+        if not isinstance(made_by, Scheduled):
+            hint = "'loops' is the stage that has what was written; docs/write-a-schedule.md: one of your own"
+            raise CompilerError(f"the loops of {self.symbol} are no list of steps: {self.template}", hint=hint)
+        return str(made_by.steps())
 
     @property
     def candidates(self) -> tuple[Choice, ...]:

@@ -14,8 +14,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from minitvm.codegen.dependences import Access, accesses, carried
 from minitvm.codegen.loops import bind_vars, fresh_vars, fused, redirect, split, trips
-from minitvm.codegen.schedule_loops import Access, accesses, carried
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import CompilerError
 from minitvm.ir.decision import Declined, decide

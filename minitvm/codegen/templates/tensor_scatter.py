@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
-from minitvm.codegen.loops import unflatten
-from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
+from minitvm.codegen.problem import TEMPLATES, Choice, Tile
+from minitvm.codegen.schedule_loops import fuse, loops, parallel, vectorize
+from minitvm.codegen.schedule_steps import Steps
+from minitvm.codegen.scheduled import Scheduled
 from minitvm.ir.decision import Declined, Exactness
-from minitvm.ir.dims import larger, product
+from minitvm.ir.dims import larger
 from minitvm.ir.dtypes import bits_of
-from minitvm.ir.loop import Const, If, LoopExpr, LoopKind, Stmt, Store, as_index, const, intrin, loop, nest, seq
+from minitvm.ir.loop import Const, If, Kernel, Load, LoopExpr, Stmt, Store, as_index, const, intrin, loop, nest, seq
 from minitvm.ir.ops.indexing import TensorScatter
+
+Index: TypeAlias = "tuple[LoopExpr, ...]"
 
 
 @TEMPLATES.register("llvm", TensorScatter)
-class CacheUpdate(Template):
+class CacheUpdate(Scheduled):
     """Sequences and what else lies before the axis in parallel, what lies behind it in lanes.
 
     A caller who lets the result lie where the cache is (``runtime.direct``) pays for the new places alone.
@@ -33,46 +38,51 @@ class CacheUpdate(Template):
         elements = math.prod(d for d in self.problem.output.shape if isinstance(d, int))
         return [Choice("places in order", Tile(1, 1), elements / self.lanes)]
 
-    def loops(self, choice: Choice) -> Stmt:
-        shape = self.problem.output.shape
-        axis = self.op.axis % len(shape)
-        outer, inner = shape[:axis], shape[axis + 1 :]
+    @property
+    def axis(self) -> int:
+        return self.op.axis % len(self.problem.output.shape)
+
+    def plain(self) -> Stmt:
         data, updates, start = self.problem.inputs
-        out, extent, length = self.problem.output, shape[axis], updates.shape[axis]
+        out, axis = self.problem.output, self.axis
+        shape, extent, length = out.shape, out.shape[axis], updates.shape[axis]
 
-        def each(body: Callable[..., Stmt]) -> Stmt:
+        def each(place: LoopExpr, before: Index, value: Callable[[Index], LoopExpr]) -> Stmt:
             """For every element behind the axis."""
-            if not inner:
-                return body()
-            return nest(inner[:-1], lambda *i: loop(inner[-1], lambda lane: body(*i, lane), LoopKind.VECTORIZED))
+            return nest(shape[axis + 1 :], lambda *i: Store(out, (*before, place, *i), value(i)), names="lmnopq")
 
-        def sequence(row: LoopExpr) -> Stmt:
-            before = unflatten(row, outer)
-            first = start[(before[0],)]
-
-            def at(place: LoopExpr, behind: tuple[LoopExpr, ...]) -> tuple[LoopExpr, ...]:
-                return (*before, place, *behind)
-
-            def kept(place: LoopExpr) -> Stmt:
-                return each(lambda *i: Store(out, at(place, i), data[at(place, i)]))
-
-            def cleared(place: LoopExpr) -> Stmt:
-                return each(lambda *i: Store(out, at(place, i), const(0, out.dtype)))
+        def sequence(*loops: LoopExpr) -> Stmt:
+            before = tuple(Const(0) if n == 1 else var for n, var in zip(shape, loops, strict=False))
+            first = start[before[0]]
 
             def old(place: LoopExpr) -> Stmt:
-                return If(place < first, kept(place), cleared(place)) if self.op.clears else kept(place)
+                kept = each(place, before, lambda i: Load(data, (*before, place, *i)))
+                cleared = each(place, before, lambda i: const(0, out.dtype))
+                return If(place < first, kept, cleared) if self.op.clears else kept
 
             def new(k: LoopExpr) -> Stmt:
                 place = first + k
                 place = place % larger(extent, 1) if self.op.circular else place
-                written = each(lambda *i: Store(out, at(place, i), updates[at(k, i)]))
+                written = each(place, before, lambda i: Load(updates, (*before, k, *i)))
                 return If((place >= 0) & (place < as_index(extent)), written)
 
             return seq(self._unless_there(loop(extent, old, name="place")), loop(length, new, name="k"))
 
-        return loop(product(outer), sequence, LoopKind.PARALLEL, name="sequence")
+        return nest(shape[:axis], sequence)
 
     def _unless_there(self, copy: Stmt) -> Stmt:
         data, out = self.problem.inputs[0], self.problem.output
         zeros = (Const(0),) * len(out.shape)
         return If(intrin("not", intrin("same_memory", data[zeros], out[zeros])), copy)
+
+    def schedule(self, kernel: Kernel, choice: Choice) -> Steps:
+        steps = Steps(kernel)
+        sequences = [found.var for found in loops(steps.kernel)[: self.axis]]
+        for var in sequences:
+            steps.do(parallel, var)
+        if len(sequences) > 1:
+            steps.do(fuse, *sequences)
+        for found in loops(steps.kernel):
+            if isinstance(found.body, Store) and self.axis + 1 < len(self.problem.output.shape):
+                steps.do(vectorize, found.var)
+        return steps
