@@ -131,10 +131,10 @@ def fission(kernel: Kernel, loop: LoopName) -> Kernel:
 
 def _require_apart(kernel: Kernel, around: For, first: Stmt, then: Stmt) -> None:
     """No iteration's second part may touch what a later iteration's first part touches, unless both only read."""
-    extent, ranges = bounds(around.extent, {}).high, inner_ranges(around.body)
+    extent, ranges, private = bounds(around.extent, {}).high, inner_ranges(around.body), allocated(around.body)
     for a in accesses(first):
         for b in accesses(then):
-            shared = a.buffer is b.buffer and (a.is_store or b.is_store)
+            shared = a.buffer is b.buffer and (a.is_store or b.is_store) and a.buffer not in private
             met = shared and may_meet(a, b, around.var, extent, ranges)
             name = around.var.name
             require(kernel, not met, f"iterations of loop {name} depend on each other through {a.buffer.name}")

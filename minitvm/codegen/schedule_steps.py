@@ -19,7 +19,7 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias
 
 from minitvm.codegen import schedule_loops, schedule_memory, schedule_parts, schedule_stage
 from minitvm.codegen.loops import fresh_vars, redirect
-from minitvm.codegen.schedule_loops import find_loop, loops
+from minitvm.codegen.schedule_loops import find_loop
 from minitvm.codegen.schedule_memory import find_buffer
 from minitvm.errors import ScheduleError
 from minitvm.ir.loop import (
@@ -31,9 +31,9 @@ from minitvm.ir.loop import (
     LoopKind,
     LoopVar,
     Stmt,
-    allocated,
     map_stmt,
     substitute_vars,
+    walk_stmts,
 )
 from minitvm.ir.loop.text import fresh
 
@@ -180,15 +180,39 @@ Thing: TypeAlias = LoopVar | Buffer
 
 def _things(kernel: Kernel) -> list[Thing]:
     """The variables of all loops, then all buffers."""
-    return [*(f.var for f in loops(kernel)), *kernel.params, *dict.fromkeys(allocated(kernel.body))]
+    parts = [*walk_stmts(kernel.body)]
+    memory = [part.buffer for part in parts if isinstance(part, Alloc)]
+    return [*(part.var for part in parts if isinstance(part, For)), *kernel.params, *memory]
+
+
+def _own_variables(body: Stmt) -> Stmt:
+    """Loops that are copies of others get variables of their own."""
+    every = [part.var for part in walk_stmts(body) if isinstance(part, For)]
+    return fresh_vars(body) if len(set(every)) < len(every) else body
+
+
+def _own_memory(body: Stmt) -> Stmt:
+    """Copies of what allocates a buffer get buffers of their own; the first one keeps it."""
+    seen = set[Buffer]()
+
+    def own(stmt: Stmt) -> Stmt:
+        if isinstance(stmt, Alloc) and stmt.buffer in seen:
+            copy = replace(stmt.buffer)
+            return Alloc(copy, redirect(stmt.body, {stmt.buffer: copy}))
+        seen.update([stmt.buffer] if isinstance(stmt, Alloc) else [])
+        return stmt
+
+    return map_stmt(body, on_stmt=own)
 
 
 def _named(kernel: Kernel, before: Kernel | None, names: Sequence[str] | None) -> tuple[Kernel, list[Thing]]:
     """A kernel whose new loops and buffers have names of their own, or those that are asked for; and what is new."""
-    if len({f.var for f in loops(kernel)}) < len(loops(kernel)):
-        kernel = replace(kernel, body=fresh_vars(kernel.body))
+    known = _things(kernel)
+    if len(set(known)) < len(known):
+        kernel = replace(kernel, body=_own_memory(_own_variables(kernel.body)))
+        known = _things(kernel)
     old = set(kernel.params if before is None else _things(before))
-    new, taken = [x for x in _things(kernel) if x not in old], {x.name for x in _things(kernel) if x in old}
+    new, taken = [x for x in known if x not in old], {x.name for x in known if x in old}
     if names is not None and len(names) != len(new):
         made = ", ".join(x.name for x in new) or "nothing"
         raise ScheduleError(f"{kernel.name}: the step makes {made}, and has {len(names)} names for it")

@@ -397,9 +397,11 @@ def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
 
 def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
     """Every statement, outer before inner, in program order."""
-    yield stmt
-    for part in stmt_children(stmt):
-        yield from walk_stmts(part)
+    stack = [stmt]
+    while stack:
+        part = stack.pop()
+        yield part
+        stack += reversed(stmt_children(part))
 
 
 def allocated(stmt: Stmt) -> list[Buffer]:
