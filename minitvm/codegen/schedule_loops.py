@@ -6,6 +6,7 @@ A loop is given by its :class:`LoopVar`, or by its name where only one loop has 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import Any, TypeAlias
 
@@ -29,11 +30,12 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     allocated,
-    map_stmt,
+    replace_stmt,
     walk_exprs,
     walk_stmts,
 )
 from minitvm.ir.loop.affine import depends_on
+from minitvm.ir.loop.verify import of_all_threads
 from minitvm.ir.op import identity_of
 
 LoopName: TypeAlias = LoopVar | str
@@ -45,7 +47,12 @@ _ANY_ORDER = frozenset({"add", "mul", "min", "max", "and", "or", "xor"})
 
 def loops(kernel: Kernel) -> list[For]:
     """Every loop, outer before inner, in program order."""
-    return [s for s in walk_stmts(kernel.body) if isinstance(s, For)]
+    return [*_loops(kernel.body)]
+
+
+@lru_cache(maxsize=16)
+def _loops(body: Stmt) -> tuple[For, ...]:
+    return tuple(s for s in walk_stmts(body) if isinstance(s, For))
 
 
 def require(kernel: Kernel, holds: bool, why: str, hint: str | None = None) -> None:
@@ -56,7 +63,7 @@ def require(kernel: Kernel, holds: bool, why: str, hint: str | None = None) -> N
 
 def find_loop(kernel: Kernel, loop: LoopName) -> For:
     """The loop that a variable or a name stands for."""
-    every = loops(kernel)
+    every = _loops(kernel.body)
     found = [f for f in every if loop in (f.var, f.var.name)]
     name = loop if isinstance(loop, str) else loop.name
     known = ", ".join(dict.fromkeys(f.var.name for f in every)) or "none"
@@ -67,8 +74,15 @@ def find_loop(kernel: Kernel, loop: LoopName) -> For:
 
 
 def with_loop(kernel: Kernel, old: Stmt, new: Stmt) -> Kernel:
-    """The kernel with one statement replaced."""
-    return replace(kernel, body=map_stmt(kernel.body, on_stmt=lambda s: new if s is old else s))
+    """The kernel with one statement replaced; threads have to be divided outside of all else."""
+    made = replace(kernel, body=replace_stmt(kernel.body, old, new))
+    for outer in _loops(made.body):
+        divided = outer.kind is LoopKind.PARALLEL and isinstance(outer.body, For) and outer.body.kind is outer.kind
+        inner = next((f for f in walk_stmts(outer.body) if isinstance(f, For) and f.kind is LoopKind.PARALLEL), None)
+        if inner is not None and not divided and not of_all_threads(outer):
+            why = f"parallel loop {inner.var.name} would be inside loop {outer.var.name}, or what is in it"
+            require(kernel, False, why, "make loops parallel last")
+    return made
 
 
 def with_body(kernel: Kernel, loop: For, body: Stmt) -> Kernel:

@@ -15,6 +15,7 @@ import ast
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias
 
 from minitvm.codegen import schedule_loops, schedule_memory, schedule_parts, schedule_stage
@@ -32,6 +33,8 @@ from minitvm.ir.loop import (
     LoopVar,
     Stmt,
     map_stmt,
+    replace_stmt,
+    stmt_children,
     substitute_vars,
     walk_stmts,
 )
@@ -50,6 +53,11 @@ STEPS: dict[str, Callable[..., Kernel]] = {
     )
 }
 """All steps by name."""
+
+
+@lru_cache(maxsize=64)
+def _signature(step: Callable[..., Kernel]) -> inspect.Signature:
+    return inspect.signature(step)
 
 
 class Handle(str):
@@ -119,7 +127,7 @@ class Steps:
 
     def do(self, step: Callable[Concatenate[Kernel, P], Kernel], *args: P.args, **keywords: P.kwargs) -> Made:
         """Take a step, by handles or by names; the handles that it made."""
-        bound = inspect.signature(step).bind(self.kernel, *args, **keywords)
+        bound = _signature(step).bind(self.kernel, *args, **keywords)
         line = Step(step.__name__, tuple(map(self._said, bound.args[1:])))
         return self._take(step, bound.args[1:], line)
 
@@ -131,9 +139,9 @@ class Steps:
                 raise ScheduleError(f"there is no step {step.name}", hint=f"there are: {', '.join(sorted(STEPS))}")
             function = STEPS[step.name]
             try:
-                bound = inspect.signature(function).bind(self.kernel, *step.args, **dict(step.keywords))
+                bound = _signature(function).bind(self.kernel, *step.args, **dict(step.keywords))
             except TypeError as error:
-                raise ScheduleError(f"{step}: {error}", hint=f"{step.name}{inspect.signature(function)}") from None
+                raise ScheduleError(f"{step}: {error}", hint=f"{step.name}{_signature(function)}") from None
             self._take(function, bound.args[1:], step)
         return self
 
@@ -164,7 +172,7 @@ def replay(plain: Kernel, steps: Iterable[Step | str]) -> Steps:
 
 def _annotations(function: Callable[..., Kernel], count: int) -> list[Any]:
     """What the arguments behind the kernel are."""
-    _, *parameters = inspect.signature(function).parameters.values()
+    _, *parameters = _signature(function).parameters.values()
     kinds = [p.annotation for p in parameters]
     return kinds[:count] + kinds[-1:] * (count - len(kinds))
 
@@ -226,14 +234,28 @@ def _named(kernel: Kernel, before: Kernel | None, names: Sequence[str] | None) -
 
 
 def _renamed(body: Stmt, renamed: Mapping[Thing, Thing]) -> Stmt:
+    """With other things in place of some; loops in which there are none stay what they are."""
     variables = {x: y for x, y in renamed.items() if x is not y and isinstance(x, LoopVar) and isinstance(y, LoopVar)}
     buffers = {x: y for x, y in renamed.items() if x is not y and isinstance(x, Buffer) and isinstance(y, Buffer)}
     values: dict[LoopVar, LoopExpr] = {**variables}
+    if not variables and not buffers:
+        return body
+
+    def inside(stmt: Stmt) -> Stmt:
+        moved = redirect(stmt, buffers) if buffers else stmt
+        return map_stmt(moved, lambda e: substitute_vars(e, values), other)
 
     def other(stmt: Stmt) -> Stmt:
         if isinstance(stmt, For) and stmt.var in variables:
             return For(variables[stmt.var], stmt.extent, stmt.body, stmt.kind)
         return Alloc(buffers[stmt.buffer], stmt.body) if isinstance(stmt, Alloc) and stmt.buffer in buffers else stmt
 
-    moved = redirect(body, buffers) if buffers else body
-    return map_stmt(moved, lambda e: substitute_vars(e, values), other) if values or buffers else body
+    for part in _outermost(body, {*variables, *buffers}):
+        body = replace_stmt(body, part, inside(part))
+    return body
+
+
+def _outermost(stmt: Stmt, things: set[Thing]) -> list[Stmt]:
+    """The loops and allocations of things that are in no other ones."""
+    own = stmt.var if isinstance(stmt, For) else stmt.buffer if isinstance(stmt, Alloc) else None
+    return [stmt] if own in things else [found for part in stmt_children(stmt) for found in _outermost(part, things)]

@@ -199,3 +199,11 @@ def test_kind_refusals() -> None:
     assert refusal(lambda: schedule.bind(bound, "j", LoopKind.BLOCK_X)) == (
         "scale: blockIdx.x is bound to loop i already"
     )
+
+
+def test_threads_stay_outside() -> None:
+    """Found wrong: a copy, or the loop that a split makes, between two loops that threads share."""
+    kernel = schedule.parallel(schedule.parallel(scale(), "i"), "j")
+    why = "scale: parallel loop j would be inside loop {}, or what is in it\n  = hint: make loops parallel last"
+    assert refusal(lambda: schedule.cache_read(kernel, X, "i")) == why.format("i")
+    assert refusal(lambda: schedule.split(kernel, "i", 2)) == why.format("i_outer")

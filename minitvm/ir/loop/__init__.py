@@ -78,6 +78,7 @@ from minitvm.ir.loop.stmt import (
     nest,
     post_order_exprs,
     rebuild_expr,
+    replace_stmt,
     seq,
     stmt_children,
     stmt_exprs,

@@ -363,6 +363,15 @@ def map_stmt(
     return walk(stmt)
 
 
+def replace_stmt(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
+    """A statement with ``new`` where ``old`` stands in it."""
+    if stmt is old:
+        return new
+    parts = stmt_children(stmt)
+    made = [replace_stmt(part, old, new) for part in parts]
+    return stmt if all(map(is_, made, parts)) else _over(stmt, stmt_exprs(stmt), made)
+
+
 def _over(stmt: Stmt, exprs: Sequence[LoopExpr], parts: Sequence[Stmt]) -> Stmt:
     """A statement over others, in the order of :func:`stmt_exprs` and :func:`stmt_children`."""
     match stmt:
