@@ -118,7 +118,8 @@ def compared(made: Made, results: Sequence[np.ndarray]) -> str:
         else:
             scale = float(np.nanmax(np.abs(want[np.isfinite(want)]), initial=1.0))
             with np.errstate(invalid="ignore"):
-                wrong = ~(np.abs(have.astype("float64") - want) <= made.problem.limit * scale)
+                allowed = max(made.problem.limit * scale, 4 * made.problem.moved)
+                wrong = ~(np.abs(have.astype("float64") - want) <= allowed)
             wrong &= ~((have == want) | (np.isnan(have) & np.isnan(want)))
         if wrong.any():
             first = tuple(int(i) for i in np.argwhere(wrong)[0])
