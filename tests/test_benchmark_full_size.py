@@ -17,7 +17,8 @@ pytest.importorskip("onnxruntime")
 
 
 def test_each_network_has_a_line(tmp_path: pathlib.Path) -> None:
-    model = parser.parse_model('<ir_version: 8, opset_import: ["": 17]> g (float[3] x) => (float[3] y) { y = Relu (x) }')
+    graph = "g (float[3] x) => (float[3] y) { y = Relu (x) }"
+    model = parser.parse_model('<ir_version: 8, opset_import: ["": 17]> ' + graph)
     for name in ("small", "other"):
         onnx.save(model, tmp_path / f"{name}.onnx")
         worker.save_feeds(tmp_path / f"{name}.onnx", {"x": np.ones(3, np.float32)})
