@@ -23,9 +23,7 @@ from minitvm.ir.budget import compiling
 from minitvm.ir.decision import decisions
 from minitvm.ir.dims import Undecided, assumptions, deciding
 from minitvm.ir.dims import measured as measured_here
-from minitvm.ir.expr import Module
-from minitvm.passes.caches import with_room
-from minitvm.passes.in_stages import in_stages
+from minitvm.ir.expr import Expr, Function, Module
 from minitvm.passes.pipeline import Plan
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.library import Library
@@ -246,3 +244,17 @@ def _open_shape(value: ValueDescription) -> list[int | str]:
     if not value.has_rank:
         raise UnknownValueError(f"input {value.name!r} has no shape in the model")
     return [f"{value.name}.{axis}" if dim is None else dim for axis, dim in enumerate(value.shape)]
+
+
+@door
+def in_stages(module: Module, params: Mapping[str, np.ndarray], measured: Mapping[str, Expr]) -> Module:
+    """The module, cut where the data decide sizes: what follows is compiled for all of them."""
+    if measured:
+        raise left_out("what follows from sizes that the data decide")
+    return module
+
+
+@door
+def with_room(function: Function, grown: Mapping[str, tuple[int, int]]) -> Function:
+    """The function with memory that grows for values that grow from run to run."""
+    raise left_out("values that grow in place")

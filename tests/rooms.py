@@ -37,19 +37,26 @@ ROOMS = {
     "lab": room(4_950, "lab"),
     "viewer": room(435, "viewer"),
     "cli": room(1_432, "cli __main__.py"),
-    "ort": room(2_300, "ort capi session.py onnx_backend.py generation.py"),
+    "ort": room(
+        2_650,
+        "ort capi session.py onnx_backend.py generation.py runtime/kept.py runtime/specialised.py"
+        " frontend/onnx/overrides.py",
+    ),
     "tvm": room(887, "tvm"),
     "torch": room(427, "torch"),
     "primer": room(1_000, "primer.py"),
     "testing": room(555, "testing"),
     "more": room(
-        4_000,
+        4_150,
         f"frontend/onnx/more ir/ops/more {_LOOPS}/dense_blocks.py {_LOOPS}/recurrent_quantized.py"
         f" {_LOOPS}/running_sum.py {_LOOPS}/tensor_scatter.py",
     ),
     "tuner": room(413, "driver/tune.py driver/roofline.py runtime/debug.py codegen/llvm/peak.py"),
     "poison": room(155, "runtime/poison.py"),
-    "native control flow": room(208, "runtime/control.py"),
+    "control flow": room(500, "frontend/onnx/control.py runtime/control.py"),
+    "stages": room(330, f"{_PASSES}/in_stages.py {_PASSES}/caches.py ir/ops/stage.py runtime/staged.py"),
+    "coverage": room(245, "codegen/coverage.py"),
+    "stored dtypes": room(205, "codegen/storage.py codegen/quotients.py"),
     "vendors' libraries": room(160, f"codegen/libraries.py */cblas.py {_PASSES}/call_libraries.py"),
     "passes": room(
         646,
@@ -59,11 +66,11 @@ ROOMS = {
     "attention": room(1_000, f"{_PASSES}/attention.py ir/ops/nn_attention.py {_LOOPS}/attention*.py"),
     "winograd": room(760, f"{_PASSES}/winograd.py ir/ops/nn_winograd.py {_LOOPS}/winograd*.py"),
     "recurrent": room(548, f"frontend/onnx/rnn.py ir/ops/nn_recurrent.py {_LOOPS}/recurrent.py"),
-    "resizing": room(506, "frontend/onnx/resize*.py ir/ops/image.py"),
+    "resizing": room(560, "frontend/onnx/resize*.py ir/ops/image.py"),
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 31_600, 380_000, 12.2
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 30_800, 367_000, 12.1
 
 
 def python_files() -> list[str]:

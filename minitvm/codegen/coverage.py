@@ -78,6 +78,12 @@ def _filled_again(inside: Sequence[tuple[Stmt, Around]]) -> set[Buffer]:
     return again
 
 
+def not_shown_stored(kernel: Kernel) -> tuple[str, ...]:
+    """The buffers of :func:`check_coverage` of which it is not decided, each with the reason; raises what it raises."""
+    found = check_coverage(kernel)
+    return tuple(f"{one.buffer.name}: {one.reason}" for one in found if one.verdict is Verdict.UNDECIDED)
+
+
 def check_coverage(kernel: Kernel) -> list[Coverage]:
     """One verdict for each result, and for each buffer that the kernel's threads share and fill between two barriers.
 

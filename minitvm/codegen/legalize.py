@@ -15,8 +15,8 @@ from functools import cache, partial
 
 import numpy as np
 
-from minitvm.codegen import polynomials, quotients
-from minitvm.codegen.storage import round_to_odd, spell_stored
+from minitvm.codegen import polynomials
+from minitvm.doors import door, left_out
 from minitvm.ir.dtypes import STORED
 from minitvm.ir.loop import (
     Binary,
@@ -159,7 +159,7 @@ def machine_form(node: LoopExpr, ranges: Ranges | None = None, fuses: bool = Fal
         case Intrin("fma", (a, b, c)) if _kind(a.dtype) != "float":
             return a * b + c
         case Cast(value, dtype):
-            found = quotients.quantized(value, dtype) if fuses and _kind(dtype) != "float" else None
+            found = quantized(value, dtype) if fuses and _kind(dtype) != "float" else None
             return _cast(value, dtype) if found is None else Cast(found, dtype)
     return node
 
@@ -275,7 +275,7 @@ _HOLD_BYTES = ("int16", "int32", "int64", "float32")
 
 def _cast(value: LoopExpr, dtype: str) -> LoopExpr:
     match value:
-        case Cast(steps, "int8" | "uint8") if dtype in _HOLD_BYTES and quotients.is_whole(steps):
+        case Cast(steps, "int8" | "uint8") if dtype in _HOLD_BYTES and is_whole(steps):
             return steps if dtype == steps.dtype else Cast(steps, dtype)
     source = value.dtype
     if dtype == "bool":
@@ -338,3 +338,30 @@ _OPERATORS: dict[str, dict[str, Callable[[str, LoopExpr, LoopExpr], LoopExpr]]] 
 
 _UNARY = {(name, kind): f for kind, functions in _FUNCTIONS.items() for name, f in functions.items()}
 _BINARY = {(op, kind): f for kind, operators in _OPERATORS.items() for op, f in operators.items()}
+
+
+# --- what other rooms spell ---------------------------------------------------------------------------------------
+
+
+@door
+def quantized(value: LoopExpr, dtype: str) -> LoopExpr | None:
+    """A rounded quotient as a product; ``None``: it is divided."""
+    return None
+
+
+@door
+def is_whole(value: LoopExpr) -> bool:
+    """True if it is known to be a whole number already."""
+    return False
+
+
+@door
+def spell_stored(kernel: Kernel) -> Kernel:
+    """The kernel with nothing in it of dtypes that are only stored."""
+    raise left_out("computing on dtypes that are only stored")
+
+
+@door
+def round_to_odd(value: LoopExpr) -> LoopExpr:
+    """A float64 in float32, so that rounding it once more is as if it were rounded once."""
+    raise left_out("float64 as float16")

@@ -33,7 +33,6 @@ from minitvm.ir.decision import Declined, decide, decisions
 from minitvm.ir.dims import Dim, Fact, facts_of
 from minitvm.ir.expr import Call, Function, Module, Var, describe_call
 from minitvm.ir.op import Op
-from minitvm.ir.ops.stage import Stage
 from minitvm.ir.types import TensorType, symbols
 from minitvm.ir.visitor import calls, held_functions
 from minitvm.passes.compare import Comparison, compare
@@ -284,7 +283,7 @@ def _workspace(code: KernelCode) -> dict[str, Dim]:
 def _branches(function: Function, report: BuildReport) -> dict[str, Artifact]:
     """The functions among a host call's attributes, compiled."""
     op: Any = function.body.op if isinstance(function.body, Call) else None
-    measured = (op.sizes[: op.measured], op.sizes[: op.fresh]) if isinstance(op, Stage) else ()
+    measured = op.assumed_sizes if isinstance(op, Op) else ()
     assumed = facts_of(*measured) if measured else frozenset()
     return {name: _compile(read_program(f), report, assumed) for name, f in branch_functions(function).items()}
 

@@ -227,6 +227,11 @@ class Op(_Frozen):
         return {name: getattr(self, name) for name in attributes_of(type(self))}
 
     @property
+    def assumed_sizes(self) -> tuple[Sequence[str], ...]:
+        """Of what it holds, the names of sizes that are known in a run, and that it makes up; nothing: it has none."""
+        return ()
+
+    @property
     def symbols(self) -> frozenset[str]:
         """The names of the symbols that its attributes are made with."""
         given = [value for own in self.attributes().values() for value in (own if isinstance(own, tuple) else (own,))]

@@ -17,21 +17,19 @@ from minitvm.ir.evaluate import as_value, evaluate
 from minitvm.ir.expr import Call, Function, Module, Var
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.ops.control import If, Loop
-from minitvm.ir.ops.stage import Stage
 from minitvm.ir.parser import parse_module
 from minitvm.ir.reader import Reader
 from minitvm.ir.text import print_module
 from minitvm.ir.types import FuncType, Type, bound, flatten, leaves, nest
-from minitvm.ir.visitor import calls, sizes_of
+from minitvm.ir.visitor import calls, held_functions, sizes_of
 from minitvm.runtime.graph import dim_of
 from minitvm.runtime.instance import HostRun, Instance
 
 
 def branch_functions(function: Function) -> dict[str, Function]:
     """The branches of a control-flow call, by attribute name; none for other functions."""
-    if not isinstance(function.body, Call) or not isinstance(function.body.op, (If, Loop, Stage)):
-        return {}
-    return {n: f for n, f in function.body.op.attributes().items() if isinstance(f, Function)}
+    body = function.body
+    return held_functions(body) if isinstance(body, Call) and isinstance(body.op, Op) else {}
 
 
 def is_open_control(function: Function) -> bool:

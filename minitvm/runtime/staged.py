@@ -77,3 +77,8 @@ def stage_step(op: Any, staged: Staged) -> Callable[[Instance, int], None]:
                 outer.values[entry] = result
 
     return run
+
+
+def staged(library: Bindable) -> Staged:
+    """What runs the library of a stage."""
+    return Staged(library)

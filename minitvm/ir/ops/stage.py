@@ -6,7 +6,7 @@
 What is found is handed over with the room behind it; ``axes`` says along which axis it is cut to how much there is.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,10 @@ class Stage(Op, name="control.stage", fusion=Fusion.OPAQUE, hosted=True, takes_s
     fresh: int
     """So many of these were not known to stages before."""
     axes: tuple[int, ...]
+
+    @property
+    def assumed_sizes(self) -> tuple[Sequence[str], ...]:
+        return self.sizes[: self.measured], self.sizes[: self.fresh]
 
     def infer(self, *given: Type) -> Type:
         body, count = self.body.checked_type, len(self.sizes)
