@@ -55,6 +55,8 @@ ROOMS = {
     "poison": room(155, "runtime/poison.py"),
     "control flow": room(500, "frontend/onnx/control.py runtime/control.py"),
     "stages": room(330, f"{_PASSES}/in_stages.py {_PASSES}/caches.py ir/ops/stage.py runtime/staged.py"),
+    "files of libraries": room(400, "runtime/archive.py runtime/param_dict.py"),
+    "signing": room(95, "runtime/signing.py"),
     "coverage": room(245, "codegen/coverage.py"),
     "stored dtypes": room(205, "codegen/storage.py codegen/quotients.py"),
     "vendors' libraries": room(160, f"codegen/libraries.py */cblas.py {_PASSES}/call_libraries.py"),
@@ -70,7 +72,7 @@ ROOMS = {
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 30_800, 367_000, 12.1
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 30_400, 363_000, 12.1
 
 
 def python_files() -> list[str]:

@@ -23,21 +23,30 @@ import contextlib
 import io
 import json
 import os
-import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count, takewhile
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
 from minitvm import config
+from minitvm.doors import door, left_out
 from minitvm.errors import LibraryError
 from minitvm.ir.arrays import aligned_empty
 from minitvm.runtime.code import code_for
-from minitvm.runtime.container import Damaged, Data, Member, is_tar, pack, pack_tar, unpack, unpack_tar
+from minitvm.runtime.container import (
+    Damaged,
+    Data,
+    Member,
+    is_tar,
+    pack,
+    pack_tar,
+    unpack,
+    unpack_tar,
+    write_atomically,
+)
 from minitvm.runtime.document import (
     FORMAT,
     FORMAT_VERSION,
@@ -53,7 +62,7 @@ from minitvm.runtime.document import (
     values_of,
 )
 from minitvm.runtime.graph import Artifact
-from minitvm.runtime.signing import Origin, PrivateKey, origin_of, sign
+from minitvm.runtime.origin import Origin, PrivateKey, PublicKey
 
 _MANIFEST, _SIGNATURE = "manifest.json", "signature"
 _GRAPH, _PARAMS, _ENTRY = "graph.json", "params.bin", "code/entry.o"
@@ -75,26 +84,33 @@ def write(artifact: Artifact, path: Path, key: PrivateKey | None = None) -> None
         ) from error
 
 
-def write_atomically(path: Path, write_to: Callable[[BinaryIO], object], mode: int = 0o666) -> None:
-    """The path holds the old file or the whole new one, of that mode but for the umask; nothing is left behind, after
-    Ctrl-C neither.  What lies at the name that is written to first, such as a link, is not written through."""
-    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
-    try:
-        temporary.unlink(missing_ok=True)
-        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
-            write_to(file)
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-
-
 def _require_ordinary(path: Path) -> None:
     """A file may be written over; a folder, a pipe, a device may not."""
     if path.exists() and not path.is_file():
         what = "a folder" if path.is_dir() else "not an ordinary file"
         raise LibraryError(f"the library cannot be written to {path}: it is {what}", hint="give the path of a file")
+
+
+@door
+def sign(manifest: bytes, key: PrivateKey) -> bytes:
+    """The signature's member for a manifest."""
+    raise left_out("signing")
+
+
+@door
+def trusted_keys(given: Iterable[PublicKey] | None) -> Sequence[bytes] | None:
+    """The raw public keys of those that are trusted; ``None``: no signature is asked for."""
+    if given is not None or config.read("MINITVM_TRUSTED_KEYS") or config.read_flag("MINITVM_REQUIRE_SIGNED"):
+        raise left_out("signing")
+    return None
+
+
+@door
+def origin_of(name: str, manifest: bytes, member: bytes | None, trusted: Sequence[bytes] | None) -> Origin:
+    """The origin of a library file that has this signature, if any."""
+    if member is not None or trusted is not None:
+        raise left_out("signing")
+    return Origin(name)
 
 
 def to_bytes(artifact: Artifact, key: PrivateKey | None = None) -> bytes:
@@ -196,6 +212,11 @@ def read(path: Path, trusted: Sequence[bytes] | None = None) -> tuple[Artifact, 
     member = None if signature is None else bytes(signature)
     origin = origin_of(str(path), bytes(members.get(_MANIFEST, b"")), member, trusted)
     return _artifact(members, str(path)), origin
+
+
+def read_trusted(path: Path, keys: Iterable[PublicKey] | None) -> tuple[Artifact, Origin]:
+    """:func:`read`, of what is signed by one of these keys, or by one that the environment names."""
+    return read(path, trusted_keys(keys))
 
 
 def _data(path: Path) -> memoryview:

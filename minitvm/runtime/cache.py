@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from minitvm.errors import warn
-from minitvm.runtime.archive import write_atomically
-from minitvm.runtime.container import Data
+from minitvm.runtime.container import Data, write_atomically
 
 LIMIT_BYTES = 1 << 30
 MOST_BYTES = LIMIT_BYTES // 16

@@ -1,11 +1,15 @@
 """The container of a library file: an uncompressed zip archive in which each member's bytes begin at a multiple of 64,
 as with Android's zipalign; or a tar archive, which is so by itself."""
 
+import contextlib
 import io
+import os
 import struct
 import tarfile
+import threading
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 from minitvm.ir.arrays import ALIGNMENT
@@ -156,3 +160,18 @@ class _Window:
         found = bytes(self._data[self._at :] if size < 0 else self._data[self._at : self._at + size])
         self._at += len(found)
         return found
+
+
+def write_atomically(path: Path, write_to: Callable[[BinaryIO], object], mode: int = 0o666) -> None:
+    """The path holds the old file or the whole new one, of that mode but for the umask; nothing is left behind, after
+    Ctrl-C neither.  What lies at the name that is written to first, such as a link, is not written through."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}-{threading.get_ident()}.part")
+    try:
+        temporary.unlink(missing_ok=True)
+        with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+            write_to(file)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise

@@ -18,7 +18,6 @@ from minitvm import config
 from minitvm.doors import door, left_out
 from minitvm.errors import InputError, LibraryError, TargetError, stage
 from minitvm.ir.types import Shape, TensorType, shape_text
-from minitvm.runtime import archive, signing
 from minitvm.runtime.checks import check_input, check_shapes, dictionary, missing_inputs, unknown_name
 from minitvm.runtime.code import Code, code_for
 from minitvm.runtime.devices import Device
@@ -26,9 +25,8 @@ from minitvm.runtime.direct import AS_EVER, DirectCall, How
 from minitvm.runtime.graph import Artifact, Host, HostCall
 from minitvm.runtime.instance import HostRun, Instance
 from minitvm.runtime.ndarray import Parameter
-from minitvm.runtime.param_dict import save_param_dict
+from minitvm.runtime.origin import Origin, PrivateKey, PublicKey
 from minitvm.runtime.served import fits, shapes_of, shown
-from minitvm.runtime.signing import Origin, PrivateKey, PublicKey
 from minitvm.shown import Shown
 
 if TYPE_CHECKING:
@@ -56,6 +54,36 @@ def staged(library: Library) -> Any:
 def control_step(outer: Instance, index: int) -> Callable[[], None] | None:
     """What runs control flow without Python; ``None`` where Python does."""
     return None
+
+
+@door
+def written(artifact: Artifact, path: Path, key: PrivateKey | None) -> None:
+    """Writes a library file."""
+    raise left_out("a library's file")
+
+
+@door
+def read_trusted(path: Path, keys: Iterable[PublicKey] | None) -> tuple[Artifact, Origin]:
+    """The artefact in a library file, and where it comes from."""
+    raise left_out("a library's file")
+
+
+@door
+def to_bytes(artifact: Artifact) -> bytes:
+    """The bytes of a library file."""
+    raise left_out("a library's file")
+
+
+@door
+def from_bytes(data: bytes, name: str) -> Artifact:
+    """The artefact in the bytes of a library file."""
+    raise left_out("a library's file")
+
+
+@door
+def save_param_dict(params: Mapping[str, Any]) -> bytes:
+    """Arrays by name as TVM writes them."""
+    raise left_out("a file of parameters")
 
 
 @door
@@ -395,7 +423,7 @@ class Library(Shown):
 
         ``key``, a private Ed25519 key or its PEM file, signs it (needs the package ``cryptography``).
         """
-        archive.write(self.artifact, _path(path), key)
+        written(self.artifact, _path(path), key)
 
     def export_library(self, path: str | Path, **options: Any) -> None:
         """``save`` by TVM's name: with ``.tar`` an archive that ``tar`` reads, else the same whatever the suffix.
@@ -421,7 +449,7 @@ class Library(Shown):
     @stage("saving the library")
     def __reduce__(self) -> tuple[Any, ...]:
         """As a file keeps it: without the module and the report."""
-        return _unpickled, (archive.to_bytes(self.artifact), self.origin)
+        return _unpickled, (to_bytes(self.artifact), self.origin)
 
     def __repr__(self) -> str:
         kernels = sum(node.is_kernel for node in self.graph.nodes)
@@ -429,7 +457,7 @@ class Library(Shown):
 
 
 def _unpickled(data: bytes, origin: Origin) -> Library:
-    return Library(archive.from_bytes(data, "the pickled library"), origin=origin)
+    return Library(from_bytes(data, "the pickled library"), origin=origin)
 
 
 @stage("loading the library")
@@ -439,7 +467,7 @@ def load(path: str | Path, trusted_keys: Iterable[PublicKey] | None = None) -> L
     With ``trusted_keys``, public Ed25519 keys or their PEM files, it must be signed by one of them; they are those
     of ``MINITVM_TRUSTED_KEYS`` unless given.  :class:`LibraryError` says what is wrong with a file that cannot be used.
     """
-    artifact, origin = archive.read(_path(path), signing.trusted_keys(trusted_keys))
+    artifact, origin = read_trusted(_path(path), trusted_keys)
     return Library(artifact, origin=origin)
 
 

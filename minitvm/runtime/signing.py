@@ -8,39 +8,15 @@ import importlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any
 
 from minitvm import config
 from minitvm.errors import LibraryError
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
-PrivateKey: TypeAlias = "Ed25519PrivateKey | str | os.PathLike[str] | bytes"
-"""A key, the path of its PEM file, or the file's bytes."""
-PublicKey: TypeAlias = "Ed25519PublicKey | str | os.PathLike[str] | bytes"
+from minitvm.runtime.origin import Origin, PrivateKey, PublicKey
 
 _CONTEXT = b"minitvm library, signature 1\n"
 _KEY_BYTES, _SIGNATURE_BYTES, _PEM_BYTES = 32, 64, 1 << 16
 _MAKE_KEYS = "openssl genpkey -algorithm ed25519 -out key.pem; openssl pkey -in key.pem -pubout -out public.pem"
-
-
-class Origin(NamedTuple):
-    """The place where a library comes from: a file, or ``path=None`` where it was compiled in this process."""
-
-    path: str | None = None
-    signer: str | None = None
-    """The public key (64 hexadecimal digits) that a file's signature names; anybody can name any key."""
-    trusted: bool = False
-    """Whether the signature was checked, and is by one of the trusted keys."""
-
-    def __str__(self) -> str:
-        if self.path is None:
-            return "compiled here"
-        if self.signer is None:
-            return f"{self.path}, unsigned"
-        state = "" if self.trusted else " (not checked: no trusted keys were given)"
-        return f"{self.path}, signed by {self.signer}{state}"
 
 
 def sign(manifest: bytes, key: PrivateKey) -> bytes:
