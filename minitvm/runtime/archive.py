@@ -28,6 +28,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count, takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -62,7 +63,10 @@ from minitvm.runtime.document import (
     values_of,
 )
 from minitvm.runtime.graph import Artifact
-from minitvm.runtime.origin import Origin, PrivateKey, PublicKey
+from minitvm.runtime.origin import Origin
+
+if TYPE_CHECKING:
+    from minitvm.runtime.signing import PrivateKey, PublicKey
 
 _MANIFEST, _SIGNATURE = "manifest.json", "signature"
 _GRAPH, _PARAMS, _ENTRY = "graph.json", "params.bin", "code/entry.o"

@@ -25,7 +25,7 @@ from minitvm.runtime.direct import AS_EVER, DirectCall, How
 from minitvm.runtime.graph import Artifact, Host, HostCall
 from minitvm.runtime.instance import HostRun, Instance
 from minitvm.runtime.ndarray import Parameter
-from minitvm.runtime.origin import Origin, PrivateKey, PublicKey
+from minitvm.runtime.origin import Origin
 from minitvm.runtime.served import fits, shapes_of, shown
 from minitvm.shown import Shown
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from minitvm.ir.expr import Module
     from minitvm.runtime.bind import Binder
     from minitvm.runtime.bound import Bound, Rooms
+    from minitvm.runtime.signing import PrivateKey, PublicKey
 
 
 _NOTHING: Mapping[Any, np.ndarray] = MappingProxyType({})

@@ -1,14 +1,6 @@
-"""The place where a library comes from, and the keys that it is signed by."""
+"""The place where a library comes from."""
 
-import os
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-
-PrivateKey: TypeAlias = "Ed25519PrivateKey | str | os.PathLike[str] | bytes"
-"""A key, the path of its PEM file, or the file's bytes."""
-PublicKey: TypeAlias = "Ed25519PublicKey | str | os.PathLike[str] | bytes"
+from typing import NamedTuple
 
 
 class Origin(NamedTuple):

@@ -8,11 +8,18 @@ import importlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from minitvm import config
 from minitvm.errors import LibraryError
-from minitvm.runtime.origin import Origin, PrivateKey, PublicKey
+from minitvm.runtime.origin import Origin
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+PrivateKey: TypeAlias = "Ed25519PrivateKey | str | os.PathLike[str] | bytes"
+"""A key, the path of its PEM file, or the file's bytes."""
+PublicKey: TypeAlias = "Ed25519PublicKey | str | os.PathLike[str] | bytes"
 
 _CONTEXT = b"minitvm library, signature 1\n"
 _KEY_BYTES, _SIGNATURE_BYTES, _PEM_BYTES = 32, 64, 1 << 16
