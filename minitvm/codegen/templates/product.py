@@ -36,6 +36,7 @@ from minitvm.ir.loop import (
     Load,
     LoopExpr,
     LoopKind,
+    Prefetch,
     Stmt,
     Store,
     const,
@@ -358,6 +359,8 @@ class Gemm:
         product = self.product
         if not self.ahead:
             return lambda turn: ()
+        if not isinstance(product.rows, int):
+            return self._panel_ahead(block, row, group, rows)
         steps = rows_of_line(product.dtype, self.lanes)
         lines = -(-product.depth // steps)
 
@@ -368,6 +371,25 @@ class Gemm:
         each = written_out(rows * group.size, product.multiply)
         most = spare_loads(rows, group.size, each, product.multiply)
         return Ahead(lines * group.size, product.rows, line).by(row, rows, most, product.depth // each)
+
+    def _panel_ahead(
+        self, block: LoopExpr, row: LoopExpr, group: Run, rows: int
+    ) -> Callable[[LoopExpr], Sequence[Stmt]]:
+        """Of rows that only a run counts: each of the first whole tiles fetches one panel of the next group, a step's
+        line in that step.  Lines that are spread over all tiles would have to be divided by numbers of the run, which
+        takes longer than they do to come."""
+        each, dtype = written_out(rows * group.size, self.product.multiply), self.product.dtype
+        lines = range(0, each, rows_of_line(dtype, self.lanes))
+        if rows < self.tile.rows or len(lines) > spare_loads(rows, group.size, each, self.product.multiply):
+            return lambda turn: ()
+        tile = row // rows
+        panel = minimum(block + group.size + tile, self.blocks - 1) * self.lanes
+
+        def fetched(turn: LoopExpr) -> Sequence[Stmt]:
+            places = (self.product.right.at(Const(0), turn * each + u, panel) for u in lines)
+            return [If(tile < group.size, seq(*map(Prefetch, places)))]
+
+        return fetched
 
 
 @dataclass(frozen=True)
