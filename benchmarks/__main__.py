@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 import minitvm
 from benchmarks import (
     cases,
+    cold,
     coverage,
     cuda_sim,
     decode,
@@ -350,6 +351,21 @@ def first_results(models: list[str], threads: list[int], tries: int) -> None:
     """CPU seconds until a process has its first result: the first that opens a model, and later ones."""
     for found in start.starts(models, threads, tries):
         click.echo(found)
+
+
+@main.command("cold")
+@click.option(
+    "--models", default=f"{cold.ONE},resnet50,densenet121", callback=options.models_and(cold.ONE), help=options.MODELS
+)
+@click.option("--tries", default=3, type=click.IntRange(1), help="Processes, of which the least counts.")
+@click.option("--against", type=click.Path(exists=True, path_type=pathlib.Path), help="Another tree, in turns.")
+def cold_compilations(models: list[str], tries: int, against: pathlib.Path | None) -> None:
+    """CPU seconds of a process to a model's first result, its kernel cache empty."""
+    found = []
+    for one in cold.measured(models, tries, against):
+        found.append(one)
+        click.echo(one)
+    click.echo(cold.mean(found))
 
 
 @main.command("memory")

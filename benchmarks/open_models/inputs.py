@@ -14,7 +14,7 @@ Sizes: TypeAlias = Mapping[str, Sequence[int]]
 """By open dimension what it is in one run after the other."""
 
 _SPEC = re.compile(r"(?P<dtype>\w+)(?:(?P<how>[<=])(?P<number>\d+))?(?P<shape>( \S+)*)\Z")
-_KEY = "open_model"
+KEY = "open_model"
 
 
 @dataclass(frozen=True)
@@ -58,10 +58,10 @@ def write(model: Any, inputs: Mapping[str, str], sizes: Sizes) -> None:
     """Keeps it in the model's metadata, for inputs that the exporter kept."""
     kept = {value.name for value in model.graph.input}
     entry = model.metadata_props.add()
-    entry.key = _KEY
+    entry.key = KEY
     entry.value = json.dumps({"inputs": {n: t for n, t in inputs.items() if n in kept}, "sizes": sizes})
 
 
 def read(model: Any) -> tuple[dict[str, str], Sizes]:
-    (found,) = (json.loads(entry.value) for entry in model.metadata_props if entry.key == _KEY)
+    (found,) = (json.loads(entry.value) for entry in model.metadata_props if entry.key == KEY)
     return found["inputs"], found["sizes"]

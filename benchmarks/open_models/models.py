@@ -41,7 +41,7 @@ _WAVE = {"input_values": "float32 batch samples"}
 _PATCHES = {"pixel_values": "float32 batch 3 64 64"}
 
 
-def _network(name: str, part: str | None = None, **config: Any) -> nn.Module:
+def network(name: str, part: str | None = None, **config: Any) -> nn.Module:
     """One of transformers' classes, or a part of it."""
     made_by = getattr(importlib.import_module("transformers"), name)
     config_of = made_by.config_class
@@ -50,7 +50,7 @@ def _network(name: str, part: str | None = None, **config: Any) -> nn.Module:
 
 
 def _flat(name: str, inputs: Mapping[str, str], part: str | None = None, **config: Any) -> nn.Module:
-    return Flat(_network(name, part, **config), list(inputs), return_dict=True)
+    return Flat(network(name, part, **config), list(inputs), return_dict=True)
 
 
 def _text(name: str, inputs: Mapping[str, str] = _IDS, **config: Any) -> Model:
@@ -85,7 +85,7 @@ def _decoder(name: str, heads: int = 4, size: int = 8, **config: Any) -> Model:
     plain = {"input_ids": "int64<100 batch seq", "attention_mask": "int64=1 batch past+seq"}
     held = {f"past_{i}_{what}": f"float32 batch {heads} past {size}" for i in range(2) for what in ("key", "value")}
     settings = {**_SMALL, **config}
-    make = lambda: Cached(_network(name, **settings), list(plain))  # noqa: E731
+    make = lambda: Cached(network(name, **settings), list(plain))  # noqa: E731
     return Model(make, {**plain, **held}, STEP, (DYNAMO,))
 
 

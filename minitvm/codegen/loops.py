@@ -116,6 +116,8 @@ def redirect(stmt: Stmt, targets: Mapping[Buffer, Buffer], at: At = tuple) -> St
 
 def redirect_loads(expr: LoopExpr, targets: Mapping[Buffer, Buffer], at: At = tuple) -> LoopExpr:
     """:func:`redirect` for one expression."""
+    if not expr.reads:
+        return expr
 
     def redirected(node: LoopExpr) -> LoopExpr:
         if isinstance(node, Load) and node.buffer in targets:

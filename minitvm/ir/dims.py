@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from typing import Any, NoReturn, TypeAlias, TypeVar
 
 Item = TypeVar("Item")
@@ -236,10 +236,12 @@ def _sorted(monomial: Monomial) -> Monomial:
 
 def _in_order(items: Sequence[Item], key: Callable[[Item], Any]) -> list[Item]:
     """Sorted by ``key``; what that does not tell apart, by all that it is made of."""
-    found = sorted(items, key=key)
-    if any(key(one) == key(other) for one, other in itertools.pairwise(found)):
-        found.sort(key=lambda item: (key(item), repr(item)))
-    return found
+    if len(items) < 2:
+        return list(items)
+    keyed = sorted(((key(item), item) for item in items), key=operator.itemgetter(0))
+    if any(one[0] == other[0] for one, other in itertools.pairwise(keyed)):
+        keyed.sort(key=lambda pair: (pair[0], repr(pair[1])))
+    return [item for _, item in keyed]
 
 
 def _degree(term: tuple[Monomial, int]) -> tuple[int, list[str]]:
@@ -342,6 +344,7 @@ def _applied(function: str, a: Dim, b: Dim) -> Dim:
     return _bounded(SymbolicDim((((Atom(function, (a, b)),), 1),))) if function != "//" or b != 1 else a
 
 
+@lru_cache(1 << 14)
 def least(dim: Dim) -> int | None:
     """The smallest value of a dimension; ``None`` where there is none or it is not known."""
     found = _least_of_terms(dim)

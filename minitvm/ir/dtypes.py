@@ -1,6 +1,6 @@
 """The dtypes of tensors: numpy's, which are computed with, and those of ``ml_dtypes``, which are only stored."""
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
@@ -27,6 +27,7 @@ def carrier(dtype: str) -> str:
     return STORED.get(dtype, dtype)
 
 
+@lru_cache(1 << 8)
 def is_float(dtype: str) -> bool:
     return carrier(dtype).startswith("float")
 
@@ -52,6 +53,7 @@ def step_after_one(dtype: str) -> float:
 _BITS = {"bfloat16": 16, "int4": 4, "uint4": 4, "float4_e2m1fn": 4, "int2": 2, "uint2": 2}
 
 
+@lru_cache(1 << 8)
 def bits_of(dtype: str) -> int:
     """The bits of an element where it is packed, as in a file; in memory it takes whole bytes."""
     return _BITS.get(dtype, 8) if dtype in STORED else 8 * np.dtype(dtype).itemsize

@@ -99,6 +99,8 @@ class Op(_Frozen):
     """True where the result is the elements of the argument in their order, in another shape."""
     reads_in_place: ClassVar[bool] = False
     """True where an argument may be a part of another tensor, or one turned: it is read where it lies."""
+    read_again: ClassVar[tuple[int, ...]] = ()
+    """Arguments that are read anew for every few results, so that what has to be computed is so before."""
     affine: ClassVar[bool] = False
     """True where the result is elements of the argument, at steps of their own along each axis."""
     cuts: ClassVar[bool] = False

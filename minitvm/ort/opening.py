@@ -24,7 +24,10 @@ def engine_of(model: Model, settings: Settings, target: Target, **how: Any) -> C
     described = shelf.description(model)
     if described is not None:
         return Compiling(model, target, described, shelf=shelf, is_new=False, **how)
-    return _compiling(model, settings, target, shelf, how)
+    from minitvm.ir.budget import rarely_collected
+
+    with rarely_collected():  # what is imported now stays
+        return _compiling(model, settings, target, shelf, how)
 
 
 def _compiling(model: Model, settings: Settings, target: Target, shelf: Shelf, how: Any) -> Compiling | Varying:

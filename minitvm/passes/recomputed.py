@@ -3,7 +3,9 @@
 A user that reads it elsewhere than it writes (``x[i] + x[n - i]``) makes it twice, the next one such doubles that: of a
 chain as deep as a group may be that is more work than there is time.  So groups are cut where a value would be made at
 more than ``minitvm.FuseOps.max_copies`` places; it gets memory and a kernel of its own.  What element-wise users
-read at their own place is one, however many they are.  The work is a bounded number of steps for each node.
+read at their own place is one, however many they are.  What an anchor reads for each of many results (the keys of an
+attention, for every few queries) is computed before it, if it is computed and not merely moved.  The work is a bounded
+number of steps for each node.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from minitvm.ir.loop.affine import loads
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Fusion, Op, compute_of
 from minitvm.ir.types import TensorType, TupleType, tensor_fields
+from minitvm.ir.visitor import children
 
 MAX_COPIES = 16
 
@@ -43,6 +46,8 @@ class Cutting:
     _always: dict[int, int] = field(default_factory=dict)
     """Of a place that only a condition leads to, the same one without it."""
     _reads: dict[Expr, Mapping[int, int]] = field(default_factory=dict)
+    _again: set[Expr] = field(default_factory=set)
+    """What an anchor reads for each of many results, itself or moved."""
 
     def visit(self, node: Expr) -> str:
         """The reason why a node has to be the root of a group of its own; nothing where it need not."""
@@ -64,6 +69,8 @@ class Cutting:
         count = sum(len(self._at(node, number)) for number in range(len(tensor_fields(node.type))))
         if isinstance(node, Call) and count > self.most:
             return f"it would be computed at more than max_copies = {self.most} places of its users"
+        if node in self._again and isinstance(node, Call) and isinstance(node.op, Op) and not node.op.moves():
+            return "it would be computed again for each of many results"
         return ""
 
     def _at(self, node: Expr, number: int) -> Places:
@@ -84,6 +91,10 @@ class Cutting:
 
     def _pass_on(self, node: Expr) -> None:
         """A node's places to what it reads."""
+        if node in self._again and self.home[node] is not node:
+            self._again.update(children(node))
+        elif isinstance(node, Call) and isinstance(node.op, Op):
+            self._again.update(node.args[i] for i in node.op.read_again)
         if isinstance(node, Tuple):
             for number, value in enumerate(node.fields):
                 self._add((value, 0), self._at(node, number))

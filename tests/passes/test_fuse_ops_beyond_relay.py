@@ -161,6 +161,30 @@ def test_what_is_merely_moved_is_read_where_it_lies(body: str, found: list[str])
     assert kernels(f"def @main({params}) {{ {body} }}") == [*lines, str(len(found) - 1)]
 
 
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("nn.attention(transpose(exp(%x), axes=[0, 2, 1, 3]), %y, %y)", ["fused_exp_transpose_nn_attention(x, y)"]),
+        (
+            "nn.attention(%y, transpose(exp(%x), axes=[0, 2, 1, 3]), %y)",
+            ["fused_exp(x)", "fused_transpose_nn_attention(y, 0)"],
+        ),
+        (
+            "%0 = add(nn.dense(reshape(%x, newshape=[8, 6]), %w), %b); "
+            "%1 = split(%0, indices_or_sections=[6, 12], axis=1); %2 = reshape(%1.0, newshape=[1, 4, 2, 6]); "
+            "%3 = reshape(%1.1, newshape=[1, 4, 2, 6]); nn.attention(%2, %3, %3)",
+            ["fused_nn_dense_add"],
+        ),
+    ],
+)
+def test_what_each_query_reads_is_computed_before(body: str, found: list[str]) -> None:
+    """Keys and values, not what is merely moved; what a layer ends in stays with the layer."""
+    params = "%x: Tensor[(1, 2, 4, 6), float32], %y: Tensor[(1, 4, 2, 6), float32]"
+    weights = "%w: Tensor[(24, 6), float32], %b: Tensor[(24,), float32]"
+    lines = [line.partition(" = ")[2] for line in kernels(f"def @main({params}, {weights}) {{ {body} }}")]
+    assert all(any(name in line for line in lines) for name in found), lines
+
+
 def test_reshape_only() -> None:
     text = """
     def @main(%x: Tensor[(2, 6), float32]) {

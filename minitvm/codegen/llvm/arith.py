@@ -89,6 +89,8 @@ def mangled(dtype: str, lanes: int = 0) -> str:
 
 def constant(value: bool | int | float, dtype: str) -> str:
     """A scalar literal, rounded to the dtype; integers wrap around."""
+    if dtype == "int64" and -(2**63) <= value < 2**63:
+        return str(int(value))
     if dtype == "bool":
         return "true" if value else "false"
     if not is_float(dtype):

@@ -14,6 +14,7 @@ import llvmlite.binding
 
 from minitvm import config
 from minitvm.codegen.llvm.arith import DOTS, WIDTH
+from minitvm.codegen.llvm.plain_addresses import plain_addresses
 from minitvm.errors import CompilerError, TargetError, did_you_mean
 from minitvm.ir.loop import Dot
 from minitvm.target import MachineModel, Target, arch_of, marks_of, text_of
@@ -450,7 +451,8 @@ def optimized_ir(llvm_ir: str, cpu: Cpu) -> str:
 def assembly(llvm_ir: str, cpu: Cpu) -> str:
     """The target's assembly; any target that LLVM was built with."""
     module, machine = _optimized(llvm_ir, cpu)
-    return str(machine.emit_assembly(module))
+    with plain_addresses():
+        return str(machine.emit_assembly(module))
 
 
 def compile_object(llvm_ir: str, cpu: Cpu) -> bytes:
@@ -460,7 +462,7 @@ def compile_object(llvm_ir: str, cpu: Cpu) -> bytes:
     and a thread its own machine, so threads do not wait for each other.
     """
     module, machine = _optimized(llvm_ir, cpu)
-    with ffi.OutputString() as error:
+    with ffi.OutputString() as error, plain_addresses():
         buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, error)
         if not buffer:
             raise CompilerError("LLVM has no machine code for the module", where=str(error).splitlines())

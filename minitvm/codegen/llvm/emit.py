@@ -15,6 +15,7 @@ from minitvm.codegen.backend import STACK_LIMIT, Workspace, plan_workspace
 from minitvm.codegen.legalize import spell_scalars
 from minitvm.codegen.llvm import express, memory
 from minitvm.codegen.llvm.arith import DOTS, WIDTH, memory_text
+from minitvm.codegen.llvm.chains import in_rounds
 from minitvm.codegen.llvm.positions import without_quotients
 from minitvm.codegen.llvm.turns import in_turns
 from minitvm.codegen.llvm.writer import (
@@ -73,7 +74,7 @@ def emit(kernel: Kernel, machine: MachineModel) -> str:
 def spelled_for(kernel: Kernel, machine: MachineModel) -> Kernel:
     """The kernel in the machine's operations."""
     plain = without_quotients(kernel) if kernel.sizes else kernel
-    return spell_scalars(plain, "fma" in machine.features)
+    return in_rounds(spell_scalars(plain, "fma" in machine.features))
 
 
 def emit_spelled(kernel: Kernel, machine: MachineModel, note: Note | None = None) -> str:
@@ -94,6 +95,7 @@ class _Emitter:
         self.c = Context(self.w, machine, frozenset(kernel.inputs))
         self.workspace: Workspace = plan_workspace(kernel)
         self.bases: dict[tuple[Buffer, int], str] = {}
+        self.chains: dict[Stmt, int] = {}
         for number_, buffer in enumerate(kernel.params):
             self.c.places[buffer] = Place(f"%p{number_}")
         for number_, name in enumerate(kernel.sizes):
@@ -353,8 +355,14 @@ class _Emitter:
                 self.c.frame.bind(loop.var, Affine(value))
                 self.stmt(loop.body)
             begins.append(len(self.w.lines))
-        if express.stores_long_chain(loop.body, self.kernel.outputs):
+        if self._chains(loop.body):
             self.w.lines[begins[0] :] = in_turns([self.w.lines[a:b] for a, b in itertools.pairwise(begins)])
+
+    def _chains(self, stmt: Stmt) -> int:
+        """:func:`express.long_chains`, asked once: what is written out contains it many times."""
+        if stmt not in self.chains:
+            self.chains[stmt] = express.long_chains(stmt, self.kernel.outputs)
+        return self.chains[stmt]
 
     def _counted(self, loop: For, run: Run, agree: Callable[[], None] = lambda: None) -> None:
         """``agree`` is called before the extent is read, and after."""
@@ -370,9 +378,9 @@ class _Emitter:
                 self.c.frame.bind(loop.var, Affine(0))
                 run(loop.body)
             return
-        stop = memory.scalar(self.c, extent)
+        stop, few = memory.scalar(self.c, extent), extent.constant if self._chains(loop.body) else 0
         agree()
-        with self._entered(exact(extent), stop), self.c.counted("0", stop, reach(extent).counter) as counter:
+        with self._entered(exact(extent), stop), self.c.counted("0", stop, reach(extent).counter, few) as counter:
             self.c.frame.bind(loop.var, counter)
             run(loop.body)
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 from minitvm.codegen.llvm import arith, dots, memory
 from minitvm.codegen.llvm.arith import type_text
-from minitvm.codegen.llvm.writer import Context, Index, Lanes, Val, Value, exact
+from minitvm.codegen.llvm.writer import Apart, Context, Index, Val, Value, Where, exact
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     DOT_OPERANDS,
@@ -19,6 +19,7 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopKind,
     Select,
+    Seq,
     Stmt,
     Store,
     expr_children,
@@ -66,21 +67,23 @@ def _operands(c: Context, node: LoopExpr) -> tuple[LoopExpr, ...]:
     return expr_children(node)
 
 
-def place(c: Context, access: Load | Store) -> Index | Lanes:
+def place(c: Context, access: Load | Store) -> Where:
     """The element's number from the buffer's base."""
     form = c.address(access)
     factors, values = form.terms.values(), [evaluate(c, term) for term in form.terms]
     found = [value for value in values if isinstance(value, Affine)]
     if len(found) == len(values):
         return weighted_sum(found, factors, form.constant)
+    if not any(isinstance(value, list) for value in values):
+        return memory.apart(c, list(zip(values, factors, strict=True)), form.constant)
     by_lane = zip(*(memory.lane_values(c, value) for value in values), strict=True)
     return [weighted_sum(lane, factors, form.constant) for lane in by_lane]
 
 
-def _is_inside(buffer: Buffer, place: Index | Lanes) -> bool:
+def _is_inside(buffer: Buffer, place: Where) -> bool:
     """True if memory of the buffer is known to be there, in every lane: of another row, perhaps."""
     last = buffer.size - 1
-    if not isinstance(last, int):
+    if not isinstance(last, int) or isinstance(place, Apart):
         return False
     return all(exact(part).within(0, last) for part in (place if isinstance(place, list) else [place]))
 
@@ -221,13 +224,22 @@ def _join(c: Context, arms: list[tuple[Val, str]]) -> Val:
     return Val(c.w.op(f"phi {kind} {incoming}"), first.dtype, first.lanes)
 
 
-def stores_long_chain(stmt: Stmt, results: Sequence[Buffer]) -> bool:
-    """True if nothing but results is stored, by much arithmetic of what is no result (:mod:`.turns`)."""
+def long_chains(stmt: Stmt, results: Sequence[Buffer]) -> int:
+    """How many results are stored in an iteration, by much arithmetic of what is no result (:mod:`.turns`); 0 where
+    that is not all that is done."""
+    count = 1
     while isinstance(stmt, For) and stmt.kind in (LoopKind.UNROLLED, LoopKind.VECTORIZED):
+        if stmt.kind is LoopKind.UNROLLED:
+            count *= int(stmt.extent.value) if isinstance(stmt.extent, Const) else 0
         stmt = stmt.body
-    if not isinstance(stmt, Store) or stmt.buffer not in results:
-        return False
-    nodes = list(walk_exprs(stmt.value))
-    if any(isinstance(node, Load) and node.buffer in results for node in nodes):
-        return False
-    return sum(isinstance(n, (Binary, Intrin)) and n.dtype.startswith("float") for n in nodes) >= _LONG
+    stores = stmt.stmts if isinstance(stmt, Seq) else (stmt,)
+    longest = 0
+    for store in stores:
+        if not isinstance(store, Store) or store.buffer not in results:
+            return 0
+        nodes = list(walk_exprs(store.value))
+        if any(isinstance(node, Load) and node.buffer in results for node in nodes):
+            return 0
+        steps = (n for n in nodes if isinstance(n, (Binary, Intrin)) and n.dtype.startswith("float"))
+        longest = max(longest, sum(1 for _ in steps))
+    return count * len(stores) if longest >= _LONG else 0

@@ -1,13 +1,26 @@
 """``int64`` arithmetic, kept symbolic, and loads and stores: addresses, strides along the lanes, masks."""
 
 from collections.abc import Sequence
+from functools import partial, reduce
 from math import gcd
 
 from minitvm.codegen.llvm import arith
 from minitvm.codegen.llvm.arith import BYTES, mangled, memory_text, typed
-from minitvm.codegen.llvm.writer import Context, Index, Lanes, NotVectorizable, Val, Value, exact, power_of_two, reach
+from minitvm.codegen.llvm.writer import (
+    Apart,
+    Context,
+    Index,
+    Lanes,
+    NotVectorizable,
+    Val,
+    Value,
+    Where,
+    exact,
+    power_of_two,
+    reach,
+)
 from minitvm.ir.loop import COMPARISONS, Buffer
-from minitvm.ir.loop.affine import INT64, Affine, Range
+from minitvm.ir.loop.affine import INT64, Affine, Range, weighted_sum
 
 _MOST_APART = 8
 """Elements between lanes, up to which whole vectors are read."""
@@ -189,10 +202,29 @@ def _to_memory(c: Context, value: Val) -> Val:
     return Val(text, "uint8", value.lanes)
 
 
-def load(c: Context, buffer: Buffer, place: Index | Lanes, mask: Val | None) -> Value:
+def apart(c: Context, terms: Sequence[tuple[Value, int]], constant: int) -> Apart:
+    """A sum of products of which registers with a number for each lane are a part; none is a list."""
+    known = [(value, factor) for value, factor in terms if isinstance(value, Affine)]
+    start = weighted_sum([value for value, _ in known], [factor for _, factor in known], constant)
+    step = c.step(start)
+    more = [ramp(step, c.lanes, "int64")] if step else []
+    for value, factor in terms:
+        if isinstance(value, Val):
+            times = arith.literal(factor, "int64", c.lanes)
+            more.append(value if factor == 1 else arith.binary(c.w, "mul", value, times))
+    return Apart(c.in_lane(start, 0), reduce(partial(arith.binary, c.w, "add"), more))
+
+
+def _each(c: Context, flat: Lanes | Apart) -> Lanes:
+    if isinstance(flat, list):
+        return flat
+    return [flat.start.plus(element) for element in lane_values(c, flat.more)]
+
+
+def load(c: Context, buffer: Buffer, place: Where, mask: Val | None) -> Value:
     """The element of that number from the buffer's base; lanes that a mask leaves out touch no memory."""
     flat = _in_place(c, buffer, place)
-    if isinstance(flat, list):
+    if isinstance(flat, (list, Apart)):
         return _load_lanes(c, buffer, flat, mask)
     step = c.step(flat)
     if not step:
@@ -204,26 +236,26 @@ def load(c: Context, buffer: Buffer, place: Index | Lanes, mask: Val | None) -> 
     return _load_lanes(c, buffer, lane_values(c, flat), mask)
 
 
-def same(c: Context, a: tuple[Buffer, Index | Lanes], b: tuple[Buffer, Index | Lanes]) -> Val:
+def same(c: Context, a: tuple[Buffer, Where], b: tuple[Buffer, Where]) -> Val:
     """Tells whether two elements lie at one address."""
     first, second = (pointer(c, buffer, place) for buffer, place in (a, b) if isinstance(place, Affine))
     return Val(c.w.pure(f"icmp eq ptr {first}, {second}"), "bool")
 
 
-def prefetch(c: Context, buffer: Buffer, place: Index | Lanes) -> None:
+def prefetch(c: Context, buffer: Buffer, place: Where) -> None:
     """The line of an element to the second-level cache."""
     assert isinstance(place, Affine)
     c.w.declare("@llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
     c.w.do(f"call void @llvm.prefetch.p0(ptr {pointer(c, buffer, place)}, i32 0, i32 2, i32 1)")
 
 
-def _in_place(c: Context, buffer: Buffer, place: Index | Lanes) -> Index | Lanes:
+def _in_place(c: Context, buffer: Buffer, place: Where) -> Where:
     """Copies of a buffer for every lane are interleaved."""
     copies = c.places[buffer].lanes
     if not copies:
         return place
-    if isinstance(place, list):
-        return [element.scaled(copies).plus(Affine(i)) for i, element in enumerate(place)]
+    if isinstance(place, (list, Apart)):
+        return [element.scaled(copies).plus(Affine(i)) for i, element in enumerate(_each(c, place))]
     assert c.lane is not None
     return place.scaled(copies).plus(Affine.of(c.lane))
 
@@ -344,10 +376,10 @@ def _shuffle(c: Context, a: Val, b: Val, picked: Sequence[int]) -> Val:
     return Val(text, a.dtype, len(picked))
 
 
-def _load_lanes(c: Context, buffer: Buffer, flat: Lanes, mask: Val | None) -> Val:
+def _load_lanes(c: Context, buffer: Buffer, flat: Lanes | Apart, mask: Val | None) -> Val:
     if mask is None:
-        near = _load_near(c, buffer, flat) or _load_pair(c, buffer, flat)
-        return near if near is not None else arith.gather_lanes(c.w, [_load_scalar(c, buffer, f) for f in flat])
+        near = (_load_near(c, buffer, flat) or _load_pair(c, buffer, flat)) if isinstance(flat, list) else None
+        return near or arith.gather_lanes(c.w, [_load_scalar(c, buffer, f) for f in _each(c, flat)])
     text = _masked(c, "gather", buffer, _pointers(c, buffer, flat), BYTES[buffer.dtype], mask)
     return _from_memory(c, text, buffer.dtype, c.lanes)
 
@@ -387,17 +419,22 @@ def _load_pair(c: Context, buffer: Buffer, flat: Lanes) -> Val | None:
     return _shuffle(c, low, high, [p % c.lanes + c.lanes * (p // c.lanes == vectors[1]) for p in at])
 
 
-def _pointers(c: Context, buffer: Buffer, flat: Lanes) -> str:
+def _pointers(c: Context, buffer: Buffer, flat: Lanes | Apart) -> str:
+    if isinstance(flat, Apart):
+        base = pointer(c, buffer, flat.start)
+        return c.w.pure(f"getelementptr {memory_text(buffer.dtype)}, ptr {base}, {typed(flat.more)}")
     text = "poison"
     for i, element in enumerate(flat):
         text = c.w.pure(f"insertelement <{c.lanes} x ptr> {text}, ptr {pointer(c, buffer, element)}, i64 {i}")
     return text
 
 
-def store(c: Context, buffer: Buffer, place: Index | Lanes, value: Val) -> None:
+def store(c: Context, buffer: Buffer, place: Where, value: Val) -> None:
     """Stores the element of that number from the buffer's base."""
     flat, value = _in_place(c, buffer, place), _to_memory(c, value)
-    if isinstance(flat, list) or c.step(flat) not in (0, 1):
+    if isinstance(flat, Apart):
+        _store_lanes(c, buffer, flat, value)
+    elif isinstance(flat, list) or c.step(flat) not in (0, 1):
         _store_lanes(c, buffer, lane_values(c, flat), value)
     elif c.step(flat):
         _store_vector(c, buffer, c.in_lane(flat, 0), arith.splat(c.w, value, c.lanes))
@@ -434,9 +471,9 @@ def _store_vector(c: Context, buffer: Buffer, first: Index, value: Val) -> None:
     _masked(c, "store", buffer, address, align, mask, _resized(c, value, mask.lanes))
 
 
-def _store_lanes(c: Context, buffer: Buffer, flat: Lanes, value: Val) -> None:
+def _store_lanes(c: Context, buffer: Buffer, flat: Lanes | Apart, value: Val) -> None:
     if c.mask is None:
-        for i, element in enumerate(flat):
+        for i, element in enumerate(_each(c, flat)):
             _store_one(c, buffer, element, arith.lane(c.w, value, i))
         return
     whole = arith.splat(c.w, value, c.lanes)

@@ -19,7 +19,7 @@ _NOTE = re.compile(r" ;(-?\d+)$")
 _PLACE = re.compile(r"\s*\.loc\s+\d+\s+(\d+)")
 _LOCATION = re.compile(r"\s*\.loc\b|\.L(tmp|func_begin)\d+:")
 _DEBUG = re.compile(r"\s*\.section\s+(\.debug_|__DWARF)")
-_FIRST = 10
+_FIRST = 1000
 """The number of the first metadata node that is a location."""
 
 

@@ -44,6 +44,18 @@ Lanes: TypeAlias = list[Index]
 
 Value: TypeAlias = "Val | Index | Lanes"
 
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """Places that data decide: ``start``, the same in all lanes, and a register with what each of them adds."""
+
+    start: Index
+    more: Val
+
+
+Where: TypeAlias = "Index | Lanes | Apart"
+"""An element's number from its buffer's base."""
+
 _range_of = attrgetter("range")
 
 
@@ -54,7 +66,7 @@ def exact(value: Index) -> Range:
 
 def reach(value: Index) -> Range:
     """What it may be in 64 bits."""
-    found = exact(value)
+    found = exact(value) if value.terms else Range(value.constant, value.constant)
     return found if found.fits else INT64
 
 
@@ -68,8 +80,10 @@ def power_of_two(count: int) -> int:
 Lines: TypeAlias = "list[str | Lines]"
 """Text in the order of execution; what stands before a loop grows while the loop is written."""
 
-_ODDS = {True: ("!5", "i32 1, i32 4096"), False: ("!6", "i32 4096, i32 1")}
+_ODDS = {True: ("!5", 1, 4096), False: ("!6", 4096, 1)}
 """Of a branch that is taken hardly ever or nearly always: a metadata node apart from those of listings, its weights."""
+_TRIPS, _MOST_TRIPS = 10, 900
+"""Of a loop's branch back: the number of its node, less its trips; as many trips as are told apart."""
 _REGISTER = re.compile(r"%[inv]\d+")
 
 
@@ -175,12 +189,18 @@ class Writer:
 
     def branch(self, condition: str, then: str, orelse: str, rare: bool | None = None) -> None:
         """``rare``: whether to ``then`` hardly ever or nearly always, so that LLVM keeps registers for what is run."""
-        weighed = ""
-        if rare is not None:
-            node, odds = _ODDS[rare]
-            self.declare(node, f'{node} = !{{!"branch_weights", {odds}}}')
-            weighed = f", !prof {node}"
+        weighed = "" if rare is None else self._weighed(*_ODDS[rare])
         self.do(f"br i1 {condition}, label %{then}, label %{orelse}{weighed}")
+
+    def _back(self, trips: int) -> str:
+        return self._weighed(f"!{_TRIPS + trips}", trips - 1, 1)
+
+    def _weighed(self, node: str, then: int, orelse: int) -> str:
+        """A branch's weights, if it has any."""
+        if then <= 0:
+            return ""
+        self.declare(node, f'{node} = !{{!"branch_weights", i32 {then}, i32 {orelse}}}')
+        return f", !prof {node}"
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -224,8 +244,9 @@ class Writer:
         self.label(after)
 
     @contextmanager
-    def counted(self, start: str, stop: str) -> Iterator[str]:
-        """A loop from ``start`` below ``stop`` that runs at least once (the caller guards); yields the counter."""
+    def counted(self, start: str, stop: str, trips: int = 0) -> Iterator[str]:
+        """A loop from ``start`` below ``stop`` that runs at least once (the caller guards); yields the counter.
+        ``trips``: LLVM is told how many there are, for it takes others for hot."""
         before, head, after = self.block, self.name("loop"), self.name("done")
         register, following = f"%{self.name('i')}", f"%{self.name('n')}"
         self._loops.append(([], self._scopes[-1]))
@@ -242,7 +263,7 @@ class Writer:
         self._loops.pop()
         self.do(f"{following} = add nuw nsw i64 {register}, 1")
         more = self.op(f"icmp ne i64 {following}, {stop}")
-        self.do(f"br i1 {more}, label %{head}, label %{after}")
+        self.do(f"br i1 {more}, label %{head}, label %{after}{self._back(min(trips, _MOST_TRIPS))}")
         self.label(after)
 
     @contextmanager
@@ -359,9 +380,9 @@ class Context:
             yield
 
     @contextmanager
-    def counted(self, start: str, stop: str, bounds: Range) -> Iterator[Index]:
+    def counted(self, start: str, stop: str, bounds: Range, trips: int = 0) -> Iterator[Index]:
         """A loop; see :meth:`Writer.counted`."""
-        with self.w.counted(start, stop) as counter, self.block():
+        with self.w.counted(start, stop, trips) as counter, self.block():
             yield Affine.of(Atom(counter, bounds))
 
     @contextmanager

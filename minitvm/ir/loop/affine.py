@@ -38,7 +38,8 @@ class Range:
     high: int | None
 
     def scaled(self, factor: int) -> Range:
-        low, high = (None if end is None else end * factor for end in (self.low, self.high))
+        low = None if self.low is None else self.low * factor
+        high = None if self.high is None else self.high * factor
         return Range(low, high) if factor >= 0 else Range(high, low)
 
     def plus(self, other: Range) -> Range:
@@ -82,7 +83,9 @@ class Range:
 
     def within(self, low: int, high: Dim) -> bool:
         """True if it is known to lie there, whatever ``high`` is when the model runs."""
-        return self.low is not None and self.high is not None and low <= self.low and always_less(self.high, high + 1)
+        if self.low is None or self.high is None or self.low < low:
+            return False
+        return self.high <= high if isinstance(high, int) else always_less(self.high, high + 1)
 
     @property
     def fits(self) -> bool:
@@ -129,9 +132,13 @@ class Affine(Generic[Term]):
         return Affine(0, {term: 1})
 
     def scaled(self, factor: int) -> Affine[Term]:
-        return weighted_sum((self,), (factor,))
+        if factor == 1:
+            return self
+        return Affine(self.constant * factor, {t: c * factor for t, c in self.terms.items()} if factor else {})
 
     def plus(self, other: Affine[Term], factor: int = 1) -> Affine[Term]:
+        if not other.terms:
+            return Affine(self.constant + other.constant * factor, self.terms)
         return weighted_sum((self, other), (1, factor))
 
     def split(self, divisor: int) -> tuple[Affine[Term], Affine[Term]]:
@@ -149,10 +156,14 @@ class Affine(Generic[Term]):
 
     def bounds(self, bounds_of: Callable[[Term], Range]) -> Range:
         """The bounds of the sum as a mathematical integer."""
-        total = Range(self.constant, self.constant)
+        low: int | None = self.constant
+        high: int | None = self.constant
         for term, coefficient in self.terms.items():
-            total = total.plus(bounds_of(term).scaled(coefficient))
-        return total
+            of = bounds_of(term)
+            least, most = (of.low, of.high) if coefficient >= 0 else (of.high, of.low)
+            low = None if low is None or least is None else low + least * coefficient
+            high = None if high is None or most is None else high + most * coefficient
+        return Range(low, high)
 
     def joined(self: Affine[LoopExpr]) -> Affine[LoopExpr]:
         """The form with every ``c * (x // c) + x % c`` (times a factor) written as ``x``; the remainder may be that of
@@ -205,7 +216,7 @@ def weighted_sum(forms: Iterable[Affine[Term]], factors: Iterable[int], constant
         constant += form.constant * factor
         for term, coefficient in form.terms.items():
             terms[term] = terms.get(term, 0) + coefficient * factor
-    return Affine(constant, terms if all(terms.values()) else {t: c for t, c in terms.items() if c})
+    return Affine(constant, {t: c for t, c in terms.items() if c} if 0 in terms.values() else terms)
 
 
 def affine(expr: LoopExpr) -> Affine[LoopExpr]:
@@ -261,7 +272,7 @@ def stride_along(buffer: Buffer, index: Sequence[LoopExpr], var: LoopVar) -> int
 
 def loads(expr: LoopExpr) -> list[Load]:
     """The loads below an expression, each once."""
-    return [node for node in walk_exprs(expr) if isinstance(node, Load)]
+    return [node for node in walk_exprs(expr) if isinstance(node, Load)] if expr.reads else []
 
 
 def vectorizes(expr: LoopExpr, var: LoopVar) -> bool:

@@ -7,7 +7,7 @@ import operator
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from typing import Any, Literal, TypeAlias
 from weakref import WeakValueDictionary
 
@@ -91,6 +91,8 @@ class LoopExpr:
     __slots__ = ("__weakref__",)
     dtype: str
     operands: tuple[LoopExpr, ...] = ()
+    reads: bool = False
+    """Whether there is a load at or below it."""
 
     __add__, __radd__ = _operators("add")
     __sub__, __rsub__ = _operators("sub")
@@ -134,7 +136,7 @@ class _Shared(type):
 
 
 class _Node(LoopExpr, metaclass=_Shared):
-    __slots__ = ("dtype", "form", "operands")
+    __slots__ = ("dtype", "form", "operands", "reads")
 
     @staticmethod
     def key(*args: Any) -> tuple[Any, ...]:
@@ -143,6 +145,7 @@ class _Node(LoopExpr, metaclass=_Shared):
     def settle(self) -> None:
         """Keep dtype and operands, once: they are not looked for again through deep trees, on any walk."""
         object.__setattr__(self, "operands", self.below())
+        object.__setattr__(self, "reads", isinstance(self, Load) or any(operand.reads for operand in self.operands))
         object.__setattr__(self, "dtype", self.result())
 
     def below(self) -> tuple[LoopExpr, ...]:
@@ -354,6 +357,7 @@ def as_index(value: Index | Dim) -> LoopExpr:
     return size_expr(value) if isinstance(value, SymbolicDim) else Const(int(value))
 
 
+@lru_cache(1 << 12)
 def size_expr(dim: Dim) -> LoopExpr:
     """A dimension in terms of :class:`Size`; :class:`CompilerError` for one that is anonymous, or that broadcasting
     decides."""

@@ -13,7 +13,7 @@ from minitvm.ir.ops._shape import require_kind, require_same_dtype, shapes_diffe
 from minitvm.ir.types import TensorType, accumulator
 
 
-class Attention(Op, name="nn.attention", fusion=Fusion.OUT_ELEMWISE_FUSABLE, reads_in_place=True):
+class Attention(Op, name="nn.attention", fusion=Fusion.OUT_ELEMWISE_FUSABLE, reads_in_place=True, read_again=(1, 2)):
     """softmax(scores) @ value for every head, ``scores = query @ key.T * scale``, masked.
 
     query: (batch, length, heads, d), key: (batch, key_length, heads, d), value: (batch, key_length, heads, e), mask:
