@@ -119,7 +119,7 @@ def _texts(
     elif why is not None:
         yield from ("\n  ".join([by, *map(str, decided)]) for by, decided in report.why(why).items())
     elif schedule is not None:
-        yield report.kernel(schedule).schedule
+        yield str(report.kernel(schedule).steps)
     elif after is not None:
         yield report.runs(after)[-1].after.astext(show_meta_data=constants)
     elif before is not None:

@@ -24,7 +24,7 @@ class Scheduled(Template):
         """The steps that make the loops of a choice of the plain ones."""
 
     def steps(self, choice: Choice | None = None) -> Steps:
-        """Those of a choice, by default the best."""
+        """The steps that make a choice, by default the best, of the plain loops."""
         problem = self.problem
         buffers = (*problem.inputs, *problem.outputs)
         kernel = Kernel(self.op.name, buffers, self.plain(), results=len(problem.outputs))

@@ -15,6 +15,7 @@ from typing import Any
 from minitvm.codegen.listing import Listing
 from minitvm.codegen.lower import Lowering, plain
 from minitvm.codegen.problem import Choice
+from minitvm.codegen.schedule_steps import Steps
 from minitvm.codegen.scheduled import Scheduled
 from minitvm.doors import door, left_out
 from minitvm.driver.kernels import KernelCompiler, Timings
@@ -139,8 +140,8 @@ class KernelReport(Shown):
         return "call of a library" if self._lowering is None else self._lowering.chosen
 
     @property
-    def schedule(self) -> str:
-        """The steps that make the template's loops of its plain ones, a line each (``codegen.schedule.replay``).
+    def steps(self) -> Steps:
+        """The steps that make the template's loops of its plain ones; ``print`` shows a line for each.
 
         :class:`CompilerError` where the loops are written in another way.
         """
@@ -148,7 +149,7 @@ class KernelReport(Shown):
         if not isinstance(made_by, Scheduled):
             hint = "'loops' is the stage that has what was written; docs/write-a-schedule.md: one of your own"
             raise CompilerError(f"the loops of {self.symbol} are no list of steps: {self.template}", hint=hint)
-        return str(made_by.steps())
+        return made_by.steps()
 
     @property
     def candidates(self) -> tuple[Choice, ...]:

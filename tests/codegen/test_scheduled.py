@@ -81,9 +81,11 @@ def test_the_report_prints_them() -> None:
     call = update((2, 3, 5, 7), 2, 2)
     library = minitvm.build(minitvm.Module(function(call, list(call.args))))  # type: ignore[arg-type]
     (name,) = library.report.groups
-    assert library.report.kernel(name).schedule.startswith("parallel(i)\n")
+    steps = library.report.kernel(name).steps
+    assert str(steps) == str(made(call).steps())
+    assert print_kernel(replay(steps.plain, steps.steps).kernel) == print_kernel(steps.kernel)
     x = var("x", shape=(4, 4))
     other = minitvm.build(minitvm.Module(function(call_op("nn.relu", x), [x])))
     (name,) = other.report.groups
     with pytest.raises(CompilerError, match=re.escape(f"the loops of {name} are no list of steps: default nests")):
-        _ = other.report.kernel(name).schedule
+        _ = other.report.kernel(name).steps
