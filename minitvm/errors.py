@@ -175,7 +175,7 @@ def stage(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
             try:
                 return function(*args, **kwargs)
             except _PYTHONS as error:
-                found = _turned(error, doing, sys._getframe())
+                found = _converted(error, doing, sys._getframe())
                 if found is error:
                     raise
                 raise found from error
@@ -185,7 +185,7 @@ def stage(doing: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     return decorate
 
 
-def _turned(error: Exception, doing: str, frame: types.FrameType) -> Exception:
+def _converted(error: Exception, doing: str, frame: types.FrameType) -> Exception:
     """The exception as it leaves a boundary, whose frame is given."""
     if isinstance(error, MiniTVMError) or "as_raised" in vars(error):
         return error

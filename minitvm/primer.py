@@ -331,7 +331,7 @@ def total(names: str, extents: Shape, term: Callable[..., Expr], fn: str = "+") 
 
 
 class Kind(IntEnum):
-    """How an operator fuses.  The lower, the easier."""
+    """The way in which an operator fuses.  The lower, the easier."""
 
     BROADCAST = 1
     """An element depends on elements at the same place."""
@@ -361,7 +361,7 @@ class Op:
         return self.compute(*(Tensor(shape, Load) for shape in shapes)).shape
 
     def attributes(self) -> list[str]:
-        """Those that differ from their defaults, as text: ``["strides=(2, 2)"]``."""
+        """The attributes that differ from their defaults, as text: ``["strides=(2, 2)"]``."""
         known = {key: value for key, value in vars(self).items() if key not in ("name", "function")}
         return [f"{key}={value}" for key, value in known.items() if value != getattr(type(self), key, None)]
 
@@ -419,7 +419,7 @@ class Window(Op):
     dilations: Shape = (1, 1)
 
     def sizes(self, image: Shape, window: Shape) -> Shape:
-        """How many windows fit, downwards and across."""
+        """The numbers of windows that fit, downwards and across."""
         return tuple((image[2 + k] - (window[k] - 1) * self.dilations[k] - 1) // self.strides[k] + 1 for k in (0, 1))
 
     def at(self, i: Expr, j: Expr, p: Expr, q: Expr) -> tuple[Expr, Expr]:
@@ -524,7 +524,7 @@ class Reshape(Op, name="reshape", kind=Kind.INJECTIVE):
 
 
 def position(shape: Shape, index: Sequence[Expr]) -> Expr:
-    """Where an element lies in memory: its number, counted row by row."""
+    """The number of an element in memory, counted row by row."""
     found: Expr = Num(0)
     for size, i in zip(shape, index, strict=True):
         found = found * size + i
@@ -1574,7 +1574,7 @@ class Emitter:
     # Addresses.  Pixels of a register tile differ in the offset alone.  LLVM sees that the rest of their sums is equal.
 
     def position(self, place: Load) -> Linear:
-        """Where an element lies in its buffer, with numbers for the indices of unrolled loops."""
+        """The position of an element in its buffer, with numbers for the indices of unrolled loops."""
         numbers = {index: Num(at) for index, at in self.at.items() if isinstance(at, int)}
         return linear(transform(position(place.buffer.shape, place.index), lambda part: numbers.get(part, part)))
 

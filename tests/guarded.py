@@ -129,7 +129,7 @@ def guarded() -> Iterator[None]:
         mock.patch.object(devices, "aligned_empty", fenced_empty),
         mock.patch.object(direct, "aligned_empty", fenced_empty),
         mock.patch.object(control, "aligned_empty", fenced_empty),
-        mock.patch.object(bound, "roomy", lambda size: size),
+        mock.patch.object(bound, "rounded_up", lambda size: size),
     ):
         yield
 

@@ -49,7 +49,7 @@ from minitvm.runtime.graph import Artifact, Host
 from minitvm.runtime.hosts import branch_functions
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
-from minitvm.runtime.memory import plan_memory, require_addressable, room_of, unplanned
+from minitvm.runtime.memory import plan_memory, require_addressable, spread_limit, unplanned
 from minitvm.runtime.ndarray import NDArray
 from minitvm.target import Target
 
@@ -248,7 +248,7 @@ def _link(
     with report.timings.stage("memory plan"):
         needs = {i: kernels[n.func].workspace(threads) for i, n in enumerate(program.graph.nodes) if n.is_kernel}
         workspaces = {node: nbytes for node, nbytes in needs.items() if isinstance(nbytes, int)}
-        room = room_of(backend.made_for, threads)
+        room = spread_limit(backend.made_for, threads)
         plan = unplanned(program.graph) if program.sizes else plan_memory(program.graph, workspaces, room)
     hosts = {name: Host(f, _branches(f, report)) for name, f in program.hosts.items()}
     artifact = Artifact(

@@ -262,7 +262,7 @@ def is_stage(host: Host) -> bool:
 
 @door
 def is_native(host: Host, target: str) -> bool:
-    """Whether control flow over known shapes runs without Python."""
+    """True if control flow over known shapes runs without Python."""
     return False
 
 

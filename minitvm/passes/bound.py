@@ -73,7 +73,7 @@ def _carries(op: Op) -> bool:
     return op.homogeneous or op.view or isinstance(op, (Multiply, Divide))
 
 
-ROOM = 16
+HEADROOM = 16
 """Of the range that a combined constant leaves free: what is made with it is beyond the end only where the result is at
 least close to it."""
 
@@ -85,7 +85,7 @@ def out_of_range(found: np.ndarray, *factors: np.ndarray) -> Declined | None:
     if found.dtype.kind != "f":
         return None
     info, size = np.finfo(found.dtype), np.abs(found)
-    if not bool((size <= info.max / ROOM).all()):
+    if not bool((size <= info.max / HEADROOM).all()):
         return Declined("the constants overflow together")
     small = (size < info.tiny) & np.logical_and.reduce([f != 0 for f in np.broadcast_arrays(*factors)])
     return Declined("the constants underflow together") if factors and small.any() else None

@@ -22,7 +22,7 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.ops.elemwise import Divide, Multiply
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import as_function, children, post_order, rebuild, rebuild_over, rewrite, use_counts
-from minitvm.passes.bound import ROOM, Bound, Of, out_of_range
+from minitvm.passes.bound import HEADROOM, Bound, Of, out_of_range
 from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.passes.scales import (
     NOT_CHANNELS,
@@ -39,7 +39,7 @@ from minitvm.passes.scales import (
     is_positive,
     layer_refusal,
     layouts_of,
-    room_for_scale,
+    range_of_scales,
     scale_layer,
     varying,
 )
@@ -54,8 +54,8 @@ TWO_ADDED = Declined("two numbers are added on the way: the first may be there t
 _BOUND = Bound(
     40,
     Of.SUMS,
-    f"weights times the scale, and what is added, stay {ROOM} times away from the ends of the range; between scale and "
-    "layer lies one addition at most",
+    f"weights times the scale, and what is added, stay {HEADROOM} times away from the ends of the range; between scale "
+    "and layer lies one addition at most",
 )
 
 
@@ -144,7 +144,7 @@ class _Descent:
         layouts = layouts_of(node)
         if layouts is not None:
             refusal = layer_refusal(node, self.dims, channel_dims(layouts[2]))
-            return refusal or room_for_scale(node).refusal(self.scale)
+            return refusal or range_of_scales(node).refusal(self.scale)
         if is_homogeneous(node):
             sign = f"the scale is not positive everywhere, and {name} lies before it"
             return None if is_positive(self.scale) else Declined(sign)
@@ -203,7 +203,7 @@ class Demand:
     added: frozenset[Constant] = frozenset()
 
     def out_of_range(self, scale: np.ndarray) -> Declined | None:
-        refusals = (room_for_scale(layer).refusal(scale) for layer in self.layers)
+        refusals = (range_of_scales(layer).refusal(scale) for layer in self.layers)
         refusal = next((found for found in refusals if found), None)
         if refusal is not None or not self.added:
             return refusal

@@ -16,7 +16,7 @@ from minitvm.ir.ops.elemwise import BinaryOp, Multiply
 from minitvm.ir.ops.nn_dense import BiasAdd
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import rebuild
-from minitvm.passes.bound import ROOM
+from minitvm.passes.bound import HEADROOM
 
 Dims: TypeAlias = tuple[int, ...]
 """The dimensions of a tensor that hold its channels: one, or two where they are in blocks."""
@@ -95,7 +95,7 @@ def is_positive(scale: np.ndarray) -> bool:
 
 
 @dataclass(frozen=True)
-class Room:
+class ScaleRange:
     """Factors that weights can take: from ``least`` to ``most``, in magnitude."""
 
     least: float = 0.0
@@ -108,11 +108,11 @@ class Room:
         return Declined("what is multiplied by the scale would overflow or underflow")
 
 
-MODERATE = Room(2.0**-64, 2.0**64)
+MODERATE = ScaleRange(2.0**-64, 2.0**64)
 """For scales that move behind a sum in float32, or before it."""
 
 
-def room_of(weight: np.ndarray, filters: tuple[int, ...]) -> Room:
+def scale_range(weight: np.ndarray, filters: tuple[int, ...]) -> ScaleRange:
     """What a layer's weights can be multiplied by.  A weight that is less than a rounding of its filter's largest may
     lose its digits, the others 4 bits at most, below the normal numbers; ``filters`` are the axes along which filters
     lie."""
@@ -121,15 +121,17 @@ def room_of(weight: np.ndarray, filters: tuple[int, ...]) -> Room:
     counted = float(size.min(where=size > largest * info.eps, initial=info.max))
     most = float(largest.max(initial=0))
     if not np.isfinite(most):
-        return Room(most=0.0)
-    return Room(float(info.tiny) / ROOM / max(counted, float(info.tiny)), float(info.max) / ROOM / max(most, 1e-300))
+        return ScaleRange(most=0.0)
+    return ScaleRange(
+        float(info.tiny) / HEADROOM / max(counted, float(info.tiny)), float(info.max) / HEADROOM / max(most, 1e-300)
+    )
 
 
-def room_for_scale(call: Call) -> Room:
+def range_of_scales(call: Call) -> ScaleRange:
     """The scales that a layer's constant weights can take."""
     layouts, weight = layouts_of(call), call.args[1]
     assert layouts is not None and isinstance(weight, Constant), "only layers of constant weights take scales"
-    return room_of(weight.value, tuple(layouts[1].index(axis) for axis in ("O", "o") if axis in layouts[1]))
+    return scale_range(weight.value, tuple(layouts[1].index(axis) for axis in ("O", "o") if axis in layouts[1]))
 
 
 def applied(op: BinaryOp, expr: Expr, factor: np.ndarray) -> Expr:

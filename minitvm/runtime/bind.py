@@ -20,7 +20,7 @@ from minitvm.errors import InputError
 from minitvm.ir.dims import Dim, SymbolicDim, number
 from minitvm.ir.types import Leaf, TensorType, symbols
 from minitvm.runtime.graph import Artifact, Graph, Host, workspace_slots
-from minitvm.runtime.memory import Planner, room_of
+from minitvm.runtime.memory import Planner, spread_limit
 
 
 class DoesNotFit(InputError):
@@ -114,7 +114,7 @@ class Binder:
         needs = {i: metadata[artifact.graph.nodes[i].func] for i in self._with_workspace}
         workspaces = {i: n["workspace"] + n["workspace_per_thread"] * artifact.threads for i, n in needs.items()}
         with self._planning:
-            self._planner = self._planner or Planner(graph, workspaces, room_of(artifact.cpu, artifact.threads))
+            self._planner = self._planner or Planner(graph, workspaces, spread_limit(artifact.cpu, artifact.threads))
             plan = self._planner.plan(graph, workspaces)
         numbers = {name: np.array([values[s] for s in symbols], np.int64) for name, symbols in artifact.sizes.items()}
         found = replace(artifact, graph=graph, plan=plan, params={**artifact.params, **numbers}, metadata=metadata)

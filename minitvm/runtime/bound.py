@@ -30,11 +30,11 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 MOST_MET = 64
 """Values of symbols whose types are kept."""
 
-MOST_ROOMS = 8
+MOST_PLANS = 8
 """Of one library: those used last are kept."""
 
 
-def roomy(size: int) -> int:
+def rounded_up(size: int) -> int:
     """The size that memory is planned for: the next of four steps between two powers of two."""
     step = 1 << max(0, size.bit_length() - 3)
     return -(-size // step) * step
@@ -59,28 +59,28 @@ class Planned(Protocol):
 class Bound:
     """What runs at some sizes; as a :class:`Library` for them."""
 
-    def __init__(self, rooms: Rooms, sizes: Sizes) -> None:
-        self._rooms, self.sizes = rooms, sizes
+    def __init__(self, plans: SizePlans, sizes: Sizes) -> None:
+        self._plans, self.sizes = plans, sizes
 
     @property
     def inputs(self) -> dict[str, Leaf]:
         """The types of what a run is given, by name."""
-        known = {name: self._rooms.open_types.get(t, t) for name, t in self._rooms.library.artifact.inputs.items()}
+        known = {name: self._plans.open_types.get(t, t) for name, t in self._plans.library.artifact.inputs.items()}
         return {name: self.sizes.types[t] if isinstance(t, int) else t for name, t in known.items()}
 
     @property
     def host_calls(self) -> list[HostCall]:
-        return self._rooms.library.host_calls
+        return self._plans.library.host_calls
 
     @property
     def opened(self) -> Any:
         """The library for all sizes."""
-        return self._rooms.library
+        return self._plans.library
 
     @cached_property
     def library(self) -> Any:
         """One with a plan for exactly these sizes."""
-        return self._rooms.exactly(self.sizes)
+        return self._plans.exactly(self.sizes)
 
     @property
     def artifact(self) -> Artifact:
@@ -89,7 +89,7 @@ class Bound:
 
     def call(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
         """All results of a run of arrays that are right."""
-        room = self._rooms.of(self.sizes)
+        room = self._plans.of(self.sizes)
         results: list[Any] = self.library.call(feeds, how) if room is None else room.call(self.sizes, feeds, how)
         return results
 
@@ -145,7 +145,7 @@ class Arenas:
 
 
 @dataclass
-class Room:
+class SizePlan:
     """A memory plan for some sizes."""
 
     library: Planned
@@ -166,7 +166,7 @@ class Room:
             self._idle.append(call)
 
 
-class Rooms:
+class SizePlans:
     """The memory and plans of a library for all shapes."""
 
     def __init__(self, library: Planned, binder: Binder, grows: bool = False) -> None:
@@ -174,7 +174,7 @@ class Rooms:
         """Whether memory is planned for the most there was of each size: what data decide differs from run to run."""
         self.library, self._binder, self.open_types = library, binder, binder.open_types
         self._lock, self._arenas = threading.Lock(), Arenas()
-        self._kept: OrderedDict[tuple[int, ...], Room | None] = OrderedDict()
+        self._kept: OrderedDict[tuple[int, ...], SizePlan | None] = OrderedDict()
         self._met: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
 
     def at(self, shapes: Shapes) -> Bound:
@@ -197,16 +197,16 @@ class Rooms:
                 self._met.popitem(last=False)
         return found
 
-    def of(self, sizes: Sizes) -> Room | None:
+    def of(self, sizes: Sizes) -> SizePlan | None:
         """The place where a run at these sizes finds memory; ``None`` where it needs a plan of its own."""
         if not self._can_share or config.read_flag("MINITVM_POISON"):
             return None
-        key = tuple(map(roomy, sizes.values.values()))
+        key = tuple(map(rounded_up, sizes.values.values()))
         with self._lock:
             key = self._larger(key, sizes) if self.grows else key
             room = self._kept.pop(key) if key in self._kept else self._made(dict(zip(sizes.values, key, strict=True)))
             self._kept[key] = room
-            if len(self._kept) > MOST_ROOMS:
+            if len(self._kept) > MOST_PLANS:
                 self._kept.popitem(last=False)
         return room if room is not None and room.sizes.hold(sizes) else None
 
@@ -217,10 +217,10 @@ class Rooms:
             return last[0]
         return tuple(map(max, key, last[0]))
 
-    def _made(self, values: Mapping[str, int]) -> Room | None:
+    def _made(self, values: Mapping[str, int]) -> SizePlan | None:
         try:
             sizes = self._binder.sizes_of(values)
-            return Room(self.library.like(self._binder.artifact(sizes)), sizes, self._arenas, self._call)
+            return SizePlan(self.library.like(self._binder.artifact(sizes)), sizes, self._arenas, self._call)
         except (MiniTVMError, ValueError):  # sizes that nobody asked for may be none, or too large
             return None
 

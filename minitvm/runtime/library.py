@@ -32,7 +32,7 @@ from minitvm.shown import Shown
 if TYPE_CHECKING:
     from minitvm.ir.expr import Module
     from minitvm.runtime.bind import Binder
-    from minitvm.runtime.bound import Bound, Rooms
+    from minitvm.runtime.bound import Bound, SizePlans
     from minitvm.runtime.signing import PrivateKey, PublicKey
 
 
@@ -270,14 +270,14 @@ class Library(Shown):
     def at_values(self, values: Mapping[str, int]) -> Bound:
         """The library of what is behind sizes that the data decide, for values of its symbols;
         :class:`runtime.bind.DoesNotFit`."""
-        return self._stage_rooms.for_values(values)
+        return self._stage_plans.for_values(values)
 
     def at(self, shapes: Mapping[str, tuple[int, ...]]) -> Bound | Library:
         """The library bound as by :meth:`bound`, for a run: memory is shared with runs at other sizes, which a library
         of fixed ones has not."""
         artifact = self.artifact
         is_fixed = not artifact.is_open and all(type_.is_static for type_ in artifact.inputs.values())
-        return self if is_fixed else self._rooms.at(shapes)
+        return self if is_fixed else self._plans.at(shapes)
 
     @functools.cached_property
     def _binder(self) -> Binder:
@@ -286,16 +286,16 @@ class Library(Shown):
         return Binder(self.artifact)
 
     @functools.cached_property
-    def _rooms(self) -> Rooms:
-        from minitvm.runtime.bound import Rooms
+    def _plans(self) -> SizePlans:
+        from minitvm.runtime.bound import SizePlans
 
-        return Rooms(self, self._binder)
+        return SizePlans(self, self._binder)
 
     @functools.cached_property
-    def _stage_rooms(self) -> Rooms:
-        from minitvm.runtime.bound import Rooms
+    def _stage_plans(self) -> SizePlans:
+        from minitvm.runtime.bound import SizePlans
 
-        return Rooms(self, self._binder, grows=True)
+        return SizePlans(self, self._binder, grows=True)
 
     def _kept_for(self, shapes: Mapping[str, tuple[int, ...]]) -> Library:
         key = tuple(sorted(shapes.items()))

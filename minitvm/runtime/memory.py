@@ -87,7 +87,7 @@ def _rows(type_: Leaf) -> int:
     return type_.nbytes // max(1, number(type_.shape[1], {}))
 
 
-def room_of(cpu: CpuTag, threads: int) -> int:
+def spread_limit(cpu: CpuTag, threads: int) -> int:
     """Bytes that values may take so that images of each size lie apart: beyond, they leave a core's caches before they
     are written again."""
     return cpu.caches[2] // 2 if threads > 1 and cpu.caches else 0

@@ -16,7 +16,7 @@ from minitvm.ir.builder import call_op, var
 from minitvm.ir.dims import assumptions
 from minitvm.ir.expr import Function, Module, Tuple
 from minitvm.runtime.bind import DoesNotFit
-from minitvm.runtime.bound import MOST_ROOMS, Rooms, roomy
+from minitvm.runtime.bound import MOST_PLANS, SizePlans, rounded_up
 from minitvm.runtime.devices import Memory
 from minitvm.runtime.direct import How
 from minitvm.runtime.library import Library
@@ -71,15 +71,15 @@ def test_sizes_one_after_the_other(library: Library, sizes: list[tuple[int, int]
 
 @pytest.mark.parametrize("size", [0, 1, 2, 3, 7, 8, 9, 100, 1 << 20, (1 << 20) + 1])
 def test_room_is_a_quarter_at_most(size: int) -> None:
-    assert size <= roomy(size) <= size * 1.25 and roomy(roomy(size)) == roomy(size)
+    assert size <= rounded_up(size) <= size * 1.25 and rounded_up(rounded_up(size)) == rounded_up(size)
 
 
 def test_a_growing_cache_is_planned_a_few_times_and_copied_nowhere_else(
     library: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[object] = []
-    original = Rooms._made
-    monkeypatch.setattr(Rooms, "_made", lambda self, values: made.append(values) or original(self, values))
+    original = SizePlans._made
+    monkeypatch.setattr(SizePlans, "_made", lambda self, values: made.append(values) or original(self, values))
     past, places = drawn(64, 1)["past"], set()
     for _ in range(60):
         past = require_right(library, {"past": past, "new": drawn(0, 1)["new"]})[0]
@@ -89,9 +89,9 @@ def test_a_growing_cache_is_planned_a_few_times_and_copied_nowhere_else(
 
 
 def test_as_many_rooms_are_kept_as_are_to_be(library: Library) -> None:
-    for p in range(8, 8 + 16 * (MOST_ROOMS + 3), 16):
+    for p in range(8, 8 + 16 * (MOST_PLANS + 3), 16):
         require_right(library, drawn(p, 2))
-    assert len(library._rooms._kept) == MOST_ROOMS
+    assert len(library._plans._kept) == MOST_PLANS
 
 
 def test_rooms_lie_in_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ def test_rooms_lie_in_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Memory, "empty", empty)
     for p in (300, 9, 17, 330, 40, 300, 9, 900, 350):
         require_right(library, drawn(p, 2))
-    lent, planned = library._rooms._arenas._idle, [r.library.plan.nbytes for r in library._rooms._kept.values() if r]
+    lent, planned = library._plans._arenas._idle, [r.library.plan.nbytes for r in library._plans._kept.values() if r]
     assert len(lent) == 1 and len(planned) > 4
     assert sum(nbytes in asked for nbytes in {2 * (n + 64) for n in planned}) == 2
 

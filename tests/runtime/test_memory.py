@@ -18,7 +18,7 @@ from minitvm.ir.types import TensorType
 from minitvm.passes import FuseOps
 from minitvm.runtime import memory
 from minitvm.runtime.graph import Alias, CpuTag, Graph, Launch, Node
-from minitvm.runtime.memory import Request, Stack, lower_bound, pack, pack_apart, plan_memory, room_of
+from minitvm.runtime.memory import Request, Stack, lower_bound, pack, pack_apart, plan_memory, spread_limit
 from tests.steps import assert_linear
 
 
@@ -165,7 +165,11 @@ def test_what_is_no_image_is_packed(shapes: list[tuple[int, ...]]) -> None:
 
 def test_one_thread_has_no_room_for_images_apart() -> None:
     cpu = CpuTag("x86_64", "znver4", (), (32 << 10, 1 << 20, 32 << 20))
-    assert (room_of(cpu, 1), room_of(cpu, 2), room_of(CpuTag("", "interpreter", ()), 2)) == (0, 16 << 20, 0)
+    assert (spread_limit(cpu, 1), spread_limit(cpu, 2), spread_limit(CpuTag("", "interpreter", ()), 2)) == (
+        0,
+        16 << 20,
+        0,
+    )
 
 
 SOFTMAXES = """<ir_version: 8, opset_import: ["" : 17]> softmaxes (float[1, 4, ROWS, 32] x) => (float[1, 4, m, 16] y)

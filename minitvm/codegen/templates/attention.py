@@ -19,8 +19,18 @@ from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.attention_few import Query
 from minitvm.codegen.templates.attention_seen import Seen
 from minitvm.codegen.templates.matmul import along_lanes, product_choices
-from minitvm.codegen.templates.product import TYPICAL, Matrix, Product
-from minitvm.codegen.templates.tile import Run, TileKernel, halves, in_steps, runs, step_cycles, tile_choices, unrolled
+from minitvm.codegen.templates.product import Matrix, Product
+from minitvm.codegen.templates.tile import (
+    TYPICAL,
+    Run,
+    TileKernel,
+    halves,
+    in_steps,
+    runs,
+    step_cycles,
+    tile_choices,
+    unrolled,
+)
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import ceil_divide
 from minitvm.ir.loop import (

@@ -12,9 +12,9 @@ from typing import Any
 
 from minitvm.codegen.loops import enough, in_parallel, with_memory
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
-from minitvm.codegen.templates.product import TYPICAL
 from minitvm.codegen.templates.tile import (
     ITEMS_PER_THREAD,
+    TYPICAL,
     Run,
     block_runs,
     bound,

@@ -255,10 +255,10 @@ def written(past: Expr | None, x: Expr, before: Expr, total: Dim, clears: bool) 
 
 
 def rotated(node: OnnxNode, x: Expr, places: Expr, cos: Expr, sin: Expr, even: bool, size: int = 0) -> Expr:
-    """Pairs of the last axis turned by an angle that depends on the place (Su et al. 2021, arXiv:2104.09864).
+    """Pairs of the last axis rotated by an angle that depends on the position (Su et al. 2021, arXiv:2104.09864).
 
-    x: (batch, heads, length, size), places: (batch, length), cos, sin: (places, half of what is turned).  Pairs are
-    neighbours (``even``), or lie half of what is turned apart.
+    x: (batch, heads, length, size), places: (batch, length), cos, sin: (places, half of what is rotated).  Pairs are
+    neighbours (``even``), or lie half of what is rotated apart.
     """
     half = cos.shape[1] if not size else size // 2
     rest: list[Expr] = []
@@ -268,9 +268,9 @@ def rotated(node: OnnxNode, x: Expr, places: Expr, cos: Expr, sin: Expr, even: b
     a, b = emit_many("split", pairs, indices_or_sections=2, axis=4 if even else 3)
     shape = [*places.shape[:1], 1, *places.shape[1:], *((half, 1) if even else (1, half))]
     c, s = (reshaped(only(node.as_onnx("Gather", table, places, axis=0)), shape) for table in (cos, sin))
-    turned = emit("concatenate", [a * c - b * s, b * c + a * s], axis=4 if even else 3)
-    turned = reshaped(turned, list(x.shape))
-    return emit("concatenate", [turned, *rest], axis=3) if rest else turned
+    rotated_pairs = emit("concatenate", [a * c - b * s, b * c + a * s], axis=4 if even else 3)
+    rotated_pairs = reshaped(rotated_pairs, list(x.shape))
+    return emit("concatenate", [rotated_pairs, *rest], axis=3) if rest else rotated_pairs
 
 
 @contrib_op("RotaryEmbedding")
@@ -280,7 +280,7 @@ def rotary_embedding(node: OnnxNode) -> Expr:
     ``scale`` and ``is_packed_batching`` change nothing in ONNX Runtime.
     """
     x, places, cos, size = node[0], cast(node[1], "int64"), node[2], node.attr("rotary_embedding_dim", 0)
-    if x.shape[-1] == 0:  # nothing that could be turned, by no heads
+    if x.shape[-1] == 0:  # nothing that could be rotated, by no heads
         return x
     width = node.attr("num_heads", 0) or (x.shape[-1] // (2 * cos.shape[1]) if rank(x) == 3 else 1)
     by_heads = apart(x, width) if rank(x) == 3 else x
@@ -288,5 +288,5 @@ def rotary_embedding(node: OnnxNode) -> Expr:
         places = places + integers(np.arange(by_heads.shape[2])[None])
         batch, _, length, _ = by_heads.shape
         places = emit("broadcast_to", reshaped(places, [1, length]), shape=(batch, length))
-    turned = rotated(node, by_heads, places, cos, node[3], bool(node.attr("interleaved", 0)), size)
-    return reshaped(emit("transpose", turned, axes=(0, 2, 1, 3)), list(x.shape)) if rank(x) == 3 else turned
+    found = rotated(node, by_heads, places, cos, node[3], bool(node.attr("interleaved", 0)), size)
+    return reshaped(emit("transpose", found, axes=(0, 2, 1, 3)), list(x.shape)) if rank(x) == 3 else found

@@ -83,12 +83,12 @@ def fused_layer(node: OnnxNode) -> Expr:
 @contrib_op("FusedMatMul", "FusedMatMulActivation", "TransposeMatMul")
 def fused_matmul(node: OnnxNode) -> Expr:
     """alpha * A' B'.  ``transBatch``: the rows come before the batch; ``trans``: the last two dimensions swapped."""
-    a, b = (_turned(node[i], node.attr(f"transBatch{x}", 0), node.attr(f"trans{x}", 0)) for i, x in enumerate("AB"))
+    a, b = (_transposed(node[i], node.attr(f"transBatch{x}", 0), node.attr(f"trans{x}", 0)) for i, x in enumerate("AB"))
     alpha = node.attr("alpha", 1.0)
     return activated(node, cast(scaled(matmul(node, a, b, wide_enough(a, alpha)), alpha), a.dtype))
 
 
-def _turned(x: Expr, rows_first: bool, swapped: bool) -> Expr:
+def _transposed(x: Expr, rows_first: bool, swapped: bool) -> Expr:
     axes = list(range(rank(x)))
     if rank(x) < 2:
         return x

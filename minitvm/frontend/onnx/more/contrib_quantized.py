@@ -86,14 +86,14 @@ def softmax(node: OnnxNode) -> Expr:
     axis = normalize_axis(node, node.attr("axis", -1), rank(x))
     count, axes = _softmax_axes(x, axis, opset)
     steps = Constant(np.arange(-255, 1, dtype=np.float64))
-    powers = emit("exp", steps * cast(scalar_or_vector(node[1]), "float64"))
-    table = cast(emit("round", powers * min((2**32 - 1) / max(count, 1), 0x7FFFFF)), "int64")
+    exponentials = emit("exp", steps * cast(scalar_or_vector(node[1]), "float64"))
+    table = cast(emit("round", exponentials * min((2**32 - 1) / max(count, 1), 0x7FFFFF)), "int64")
     whole = cast(x, "int64")
-    powers = emit("take", table, whole - emit("max", whole, axis=axes, keepdims=True) + 255, axis=0, mode="clip")
-    total = emit("sum", powers, axis=axes, keepdims=True)
+    exponentials = emit("take", table, whole - emit("max", whole, axis=axes, keepdims=True) + 255, axis=0, mode="clip")
+    total = emit("sum", exponentials, axis=axes, keepdims=True)
     scale = cast(emit("floor", 1 / scalar_or_vector(node[3])), "int64")
     zero = cast(scalar_or_vector(zero_point(node, 4, node[3], x.dtype)), "int64")
-    shares = emit("floor_divide", powers * scale + emit("floor_divide", total, 2), total) + zero
+    shares = emit("floor_divide", exponentials * scale + emit("floor_divide", total, 2), total) + zero
     info = np.iinfo(x.dtype)
     return cast(emit("clip", shares, a_min=float(info.min), a_max=float(info.max)), x.dtype)
 
@@ -327,8 +327,8 @@ _FEW_BITS = (("K", 0), ("N", 0), ("bits", 4), ("block_size", 32))
 def _in_order(codes: Expr, bits: int, order: np.ndarray) -> Expr:
     """Packed rows with their numbers in another order; what fills the last block up stays."""
     rest = np.arange(len(order), codes.shape[1] * 8 // bits)
-    turned = emit("take", unpacked(codes, bits, -1), integers(np.concatenate([order, rest])), axis=1, mode="clip")
-    return packed(turned, bits)
+    reordered = emit("take", unpacked(codes, bits, -1), integers(np.concatenate([order, rest])), axis=1, mode="clip")
+    return packed(reordered, bits)
 
 
 @contrib_op("GatherBlockQuantized")

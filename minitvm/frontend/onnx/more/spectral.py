@@ -113,14 +113,14 @@ def transform(x: Expr, wanted: int, sign: int = -1) -> Expr:
     second = points // first
     apart = emit("transpose", _shaped(x, [rows, first, second, parts]), axes=(0, 2, 1, 3))
     inner = transform(_shaped(apart, [rows * second, first, parts]), first, sign)
-    turned = _turned(_shaped(inner, [rows, second, first, 2]), points, sign)
-    across = emit("transpose", turned, axes=(0, 2, 1, 3))
+    twiddled = _twiddled(_shaped(inner, [rows, second, first, 2]), points, sign)
+    across = emit("transpose", twiddled, axes=(0, 2, 1, 3))
     outer = transform(_shaped(across, [rows * first, second, 2]), second, sign)
     ordered = emit("transpose", _shaped(outer, [rows, first, second, 2]), axes=(0, 2, 1, 3))
     return _cut(_shaped(ordered, [rows, points, 2]), 1, wanted)
 
 
-def _turned(x: Expr, points: int, sign: int) -> Expr:
+def _twiddled(x: Expr, points: int, sign: int) -> Expr:
     """x: (rows, n, k, 2), each times e to the power of (sign 2 pi i n k / points)."""
     n, k = np.arange(x.shape[1])[:, None], np.arange(x.shape[2])
     cosine, sine = (Constant(part[..., None].astype(x.dtype)) for part in _roots(sign, n * k, points))
