@@ -19,6 +19,7 @@ from benchmarks import __main__ as command
 from benchmarks import (
     asked,
     cases,
+    cold,
     company,
     exact,
     figures,
@@ -421,6 +422,15 @@ def test_opening_has_a_line_for_every_process() -> None:
     lines = [" ".join(line.split()) for line in console.export_text().splitlines()]
     assert "m minitvm, cold 0.10 0.20 10.0 90 60 60 1.50" in lines
     assert "all three 0.60 s" in lines and "a run of a small mlp: minitvm 9 us" in lines
+
+
+def test_a_first_compilation_is_counted(tmp_path: pathlib.Path) -> None:
+    onnx.save(scale.mlp(), tmp_path / "mlp.onnx")
+    (found,) = cold.measured([str(tmp_path / "mlp.onnx")], tries=1)
+    assert 0 < found.before < found.seconds and found.other is None
+    compared = cold.Cold("swin_t.legacy", 2.0, 0.1, 4.0)
+    assert str(compared).endswith("2.00 s (Python and numpy 0.10), asked 2.5; the other tree 4.00: 0.50 x")
+    assert cold.mean([compared]) == "2.0 s in all; geometric mean 0.50 x the other tree's"
 
 
 def test_first_results_of_processes_are_counted_and_compared(tmp_path: pathlib.Path) -> None:

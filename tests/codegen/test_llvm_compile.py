@@ -26,6 +26,7 @@ from minitvm.codegen.llvm.compile import (
     optimized_ir,
 )
 from minitvm.codegen.llvm.emit import emit
+from minitvm.codegen.llvm.plain_addresses import plain_addresses
 from minitvm.errors import CompilerError, TargetError
 from minitvm.ir.loop import (
     Alloc,
@@ -380,3 +381,20 @@ def test_float16_without_the_instructions() -> None:
         for cpu in (plain, host()):
             (found,) = run_native(Kernel("halves", (x, y), body), source, machine=machine_model(cpu), cpu=cpu)
             np.testing.assert_array_equal(found, want)
+
+
+def test_others_in_the_process_get_llvm_as_it_is() -> None:
+    """The option that minitvm compiles with holds no longer than that."""
+    a, b = Buffer("a", (64, 64), "float32"), Buffer("b", (64, 64), "float32")
+    rows = loop(64, lambda i: loop(64, lambda j: store(b, (i, j), a[j, i] * 2 + a[i, j])))
+    text = emit(Kernel("other", (a, b), rows), machine_model(host()))
+
+    def others() -> str:
+        machine = llvm.Target.from_triple(host().triple).create_target_machine(opt=3)
+        return str(machine.emit_assembly(llvm.parse_assembly(text, context=llvm.create_context())))
+
+    before = others()
+    with plain_addresses(), plain_addresses():
+        assert others() != before
+    compile_object(text, host())
+    assert others() == before
