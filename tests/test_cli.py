@@ -208,6 +208,20 @@ def test_show_says_why() -> None:
     assert any(re.match(r"  nn.\w+ \[conv1\]: template \w+\.\w+: writes the loops", line) for line in found)
 
 
+def test_show_prints_the_steps_of_a_schedule(tmp_path: pathlib.Path) -> None:
+    text = """<ir_version: 10, opset_import: ["" : 24]>
+    cache (float[2, 4, 9, 16] past, float[2, 4, 1, 16] new, int64[2] at) => (float[2, 4, 9, 16] present) {
+        present = TensorScatter <axis = 2> (past, new, at)
+    }"""
+    onnx.save(parser.parse_model(text), tmp_path / "cache.onnx")
+    found = lines(output("show", str(tmp_path / "cache.onnx"), "--schedule", "fused_tensor_scatter"))
+    assert found == ["parallel(i)", "parallel(j)", "i_j = fuse(i, j)", "vectorize(l)", "vectorize(l_1)"]
+    assert refusal("show", "m.onnx", "--schedule", KERNEL, *SHAPE) == (
+        f"the loops of {KERNEL} are no list of steps: default nests\n"
+        "  = hint: 'loops' is the stage that has what was written; docs/write-a-schedule.md: one of your own"
+    )
+
+
 def test_show_of_a_stage_prints_all_kernels() -> None:
     text = output("show", "m.onnx", "--stage", "loops", *SHAPE)
     assert len(re.findall(r"^kernel \w+\(", text, re.MULTILINE)) == 3

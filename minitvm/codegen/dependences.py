@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from itertools import product
 
+from minitvm.codegen.simplify import simplify_expr
 from minitvm.ir.loop import (
+    Binary,
     Buffer,
     Const,
     For,
@@ -16,7 +18,9 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     allocated,
+    map_stmt,
     stmt_exprs,
+    substitute_vars,
     walk_exprs,
     walk_stmts,
 )
@@ -86,6 +90,35 @@ def carried(loop: For, only_flow: bool = False) -> Access | None:
         if asked and may_meet(store, other, loop.var, extent, ranges):
             return other
     return None
+
+
+def independent(loop: For) -> bool:
+    """True if no two iterations are seen to meet.
+
+    Where indices divide the variable by a number, as those of fused loops do, quotient and remainder are two loops: no
+    two of the outer one may meet, and no two of the inner one at the same place of the outer.
+    """
+    if carried(loop) is None:
+        return True
+    indices = (index for access in accesses(loop.body, named=False) for index in access.index)
+    divisors = (_divisor(node, loop.var) for index in indices for node in walk_exprs(index))
+    extent, size = bounds(loop.extent, {}).high, max(divisors, default=0)
+    if extent is None or not 1 < size < extent:
+        return False
+    outer, inner, count = LoopVar(loop.var.name), LoopVar(loop.var.name), -(-extent // size)
+    ranges = inner_ranges(loop.body) | {outer: Range(0, count - 1), inner: Range(0, size - 1)}
+    at = {loop.var: outer * size + inner}
+    body = map_stmt(loop.body, lambda e: simplify_expr(substitute_vars(e, at), ranges))
+    rest = For(inner, Const(size), body)
+    return independent(For(outer, Const(count), rest)) and independent(rest)
+
+
+def _divisor(node: LoopExpr, var: LoopVar) -> int:
+    """The number that a node divides a sum with the variable in it by, or 0."""
+    match node:
+        case Binary("floordiv" | "floormod", x, Const(divisor, "int64")) if var in affine(x).terms:
+            return int(divisor)
+    return 0
 
 
 def may_meet(a: Access, b: Access, var: LoopVar, extent: int | None, ranges: Ranges) -> bool:

@@ -207,3 +207,32 @@ def test_threads_stay_outside() -> None:
     why = "scale: parallel loop j would be inside loop {}, or what is in it\n  = hint: make loops parallel last"
     assert refusal(lambda: schedule.cache_read(kernel, X, "i")) == why.format("i")
     assert refusal(lambda: schedule.split(kernel, "i", 2)) == why.format("i_outer")
+
+
+def test_iterations_of_fused_loops_are_known_to_keep_apart() -> None:
+    """By quotient and remainder, whether or not what is stored lies side by side."""
+    z = Buffer("z", (8, 9, 7), "float32")
+
+    def store(i: LoopExpr, j: LoopExpr, k: LoopExpr) -> Stmt:
+        return Store(z, (i + 1, j * 2, k + 2), X[i, j] * X[i, k])
+
+    zero = loop(8, lambda i: loop(9, lambda j: loop(7, lambda k: Store(z, (i, j, k), const(0, "float32")))))
+    nest = loop(6, lambda i: loop(5, lambda j: loop(4, lambda k: store(i, j, k), name="c"), name="b"), name="a")
+    kernel = Kernel("apart", (X, z), seq(zero, nest))
+    check(kernel, schedule.parallel(schedule.fuse(kernel, "a", "b", "c"), "a_b_c"))
+    check(kernel, schedule.vectorize(schedule.fuse(kernel, "b", "c"), "b_c"))
+    meets = schedule.fuse(matmul(), "i", "j")
+    check(matmul(), schedule.parallel(meets, "i_j"))
+    total = sums(lambda z, i, k: z + X[i, k])
+    fused = schedule.fuse(total, "r", "s")
+    assert "loop r_s is a reduction into z" in refusal(lambda: schedule.vectorize(fused, "r_s"))
+    halves = Kernel(
+        "halves", (X, Y), seq(rows(), loop(12, lambda i: Store(Y, (i // 3, i % 2), X[i // 3, i % 2]), name="v"))
+    )
+    assert (
+        refusal(lambda: schedule.parallel(halves, "v")) == "halves: iterations of loop v depend on each other through y"
+    )
+
+
+def rows() -> Stmt:
+    return loop(6, lambda i: loop(10, lambda j: Store(Y, (i, j), X[i, j]), name="j"), name="i")
