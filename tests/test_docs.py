@@ -191,9 +191,9 @@ def test_the_page_of_passes_lists_what_rounds_otherwise() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (reassociating|unbounded) \| (.*?) ?\| (.*?) \|$", text, re.MULTILINE)
     rules = [(r.name, r.exactness.value, r.bound) for r in known_rules().values() if r.exactness is not Exactness.EXACT]
     moved = [(name, "reassociating", kind.info.bound) for name, kind in PASSES.items() if kind.info.bound]
-    assert rows == [
+    assert sorted(rows) == sorted(
         (n, e, str(b or ""), b.where.replace("|", "¦") if b else "fast math is allowed") for n, e, b in [*rules, *moved]
-    ]
+    )
 
 
 def test_the_page_of_errors_lists_every_class() -> None:

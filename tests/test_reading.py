@@ -14,6 +14,8 @@ from tests import rooms
 
 PAGE = pathlib.Path(minitvm.__file__).parents[1] / "docs" / "reading.md"
 MOST_STOPS = 12
+LARGE = 1100
+"""Lines of code of a room that the page does not leave out."""
 MOST_FILES = 63
 """From graph to LLVM text: what has nothing to do with a convolution is asked for before it is entered."""
 
@@ -43,7 +45,7 @@ def near(said: int, found: int) -> bool:
 def test_the_page_says_how_much_code_there_is() -> None:
     said = re.findall(r"^\| (\w+) \| ([\d,]+) \| ", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     found = {name: lines for name, (lines, _) in rooms.sizes().items()}
-    assert {name for name, _ in said} == {*found}
+    assert {name for name, lines in found.items() if lines > LARGE} <= {name for name, _ in said} <= {*found}
     assert [name for name, lines in said if not near(int(lines.replace(",", "")), found[name])] == [], found
 
 

@@ -230,7 +230,8 @@ class Op(_Frozen):
 
     @property
     def assumed_sizes(self) -> tuple[Sequence[str], ...]:
-        """Of what it holds, the names of sizes that are known in a run, and that it makes up; nothing: it has none."""
+        """The names of sizes that it holds, that are known in a run, and that it makes up; nothing where it has
+        none."""
         return ()
 
     @property

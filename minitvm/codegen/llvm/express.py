@@ -225,8 +225,8 @@ def _join(c: Context, arms: list[tuple[Val, str]]) -> Val:
 
 
 def long_chains(stmt: Stmt, results: Sequence[Buffer]) -> int:
-    """How many results are stored in an iteration, by much arithmetic of what is no result (:mod:`.turns`); 0 where
-    that is not all that is done."""
+    """The number of results that are stored in an iteration, by much arithmetic of what is no result (:mod:`.turns`); 0
+    where that is not all that is done."""
     count = 1
     while isinstance(stmt, For) and stmt.kind in (LoopKind.UNROLLED, LoopKind.VECTORIZED):
         if stmt.kind is LoopKind.UNROLLED:

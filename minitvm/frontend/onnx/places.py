@@ -205,7 +205,7 @@ def _range(expr: Expr, known: Known) -> tuple[Dim, Dim] | None:
 
 
 def are_within(indices: Expr, extents: Sequence[Dim], known: Known) -> bool:
-    """Whether all indices lie in [0, extent) of their axis, rows of several axes by axis, as sizes say; that they do is
+    """True if all indices lie in [0, extent) of their axis, rows of several axes by axis, as sizes say; that they do is
     counted on where only a run knows the sizes."""
     parts = components(indices) if len(extents) > 1 else [indices]
     if len(parts) != len(extents):
@@ -224,7 +224,7 @@ def are_within(indices: Expr, extents: Sequence[Dim], known: Known) -> bool:
 
 
 def components(positions: Expr) -> list[Expr]:
-    """Of positions that are joined along a new last axis and turned, (k, ...), the index along each of k axes."""
+    """The index along each of k axes, of positions that are joined along a new last axis and transposed, (k, ...)."""
     joined = positions.args[0] if isinstance(positions, Call) and _is(positions, "transpose") else positions
     parts = joined.args[0] if isinstance(joined, Call) and _is(joined, "concatenate") else None
     if not isinstance(parts, Tuple) or any(part.tensor_type.shape[-1] != 1 for part in parts.fields):
