@@ -102,6 +102,7 @@ class IOBinding:
         if name not in self._outputs:
             raise _unknown(name, self._outputs, "output")
         self._bound[name] = out
+        self._results = []  # whose memory the next run may have, if nobody else holds it
 
     def clear_binding_outputs(self) -> None:
         self._bound.clear()
@@ -113,7 +114,7 @@ class IOBinding:
     # --- results ---
 
     def get_outputs(self) -> list[OrtValue]:
-        """The results of the last run, in the order in which they were bound."""
+        """The results of the last run, in the order in which they were bound; none once an output is bound anew."""
         return list(self._results)
 
     def copy_outputs_to_cpu(self) -> list[Any]:

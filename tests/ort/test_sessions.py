@@ -162,6 +162,18 @@ def test_results_are_written_where_they_are_bound(monkeypatch: pytest.MonkeyPatc
         assert copies == expected and binding.get_outputs()[0] is value
 
 
+def test_results_are_let_go_when_an_output_is_bound_anew() -> None:
+    """So that the next run may have their memory."""
+    made = session()
+    binding = made.io_binding()
+    for _ in range(2):
+        binding.bind_cpu_input("x", numbers())
+        binding.bind_output("y")
+        assert not binding.get_outputs()
+        made.run_with_iobinding(binding)
+        assert len(binding.get_outputs()) == 1
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
