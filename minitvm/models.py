@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,10 +20,12 @@ from minitvm.driver.kernels import KernelCompiler, Progress
 from minitvm.errors import MiniTVMError, UnknownValueError, stage
 from minitvm.frontend import ValueDescription, describe_onnx, from_onnx, load_model
 from minitvm.ir.budget import compiling
-from minitvm.ir.decision import decisions
-from minitvm.ir.dims import Undecided, assumptions, deciding
+from minitvm.ir.decision import Decision, decisions
+from minitvm.ir.dims import Assumptions, Undecided, assumed, assumptions, deciding, facts, under
 from minitvm.ir.dims import measured as measured_here
 from minitvm.ir.expr import Expr, Function, Module
+from minitvm.ir.types import leaves
+from minitvm.ir.visitor import post_order
 from minitvm.passes.pipeline import Plan
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.library import Library
@@ -55,33 +57,74 @@ def compile(
     trace: bool = False,
     passes: Sequence[Any] = (),
     pipeline: Sequence[Any] | None = None,
-    staged: bool = False,
+    staged: bool | None = None,
 ) -> Library:
     """Compile an ONNX model; its weights become part of the library.
 
     ``shape_dict`` gives the inputs' shapes where the model leaves dimensions open, ``value_dict`` the values of inputs
-    that shapes depend on; those are no inputs of the library.  Of one that is ``staged``, what follows from sizes that
-    the data decide is compiled for all of them that are alike; a run raises :class:`DoesNotFit` for others.  The other
-    options are those of :func:`minitvm.build`,
-    the dictionaries those of ``from_onnx``, and so are the errors.
+    that shapes depend on; those are no inputs of the library.  What follows from sizes that the data decide is compiled
+    for all of them where nothing is counted on of one, else computed in Python, as always where ``staged`` is False;
+    where it is True, compiled for those that are alike: a run raises :class:`DoesNotFit` for others.  The other options
+    are those of :func:`minitvm.build`, the dictionaries those of ``from_onnx``, and so are the errors.
     """
     parsed, plan = Target.parse(target), Plan.of(passes, pipeline)
     opened = load_model(model)
-    with assumptions({}) if staged else contextlib.nullcontext():
-        with decisions() as read, deciding():
-            module, params = from_onnx(opened, shape_dict=shape_dict, dtype_dict=dtype_dict, value_dict=value_dict)
-        said, files = describe_onnx(opened).form, opened.files
-        del opened  # what it holds of small weights is not needed beside the module's
-        module = in_stages(module, params, measured_here())
-        for value in params.values():
+    given: dict[str, Any] = {"shape_dict": shape_dict, "dtype_dict": dtype_dict, "value_dict": value_dict}
+    found = _imported(opened, given, staged)
+    said, files = describe_onnx(opened).form, opened.files
+    del opened  # what it holds of small weights is not needed beside the module's
+    with under(found.assumed):
+        for value in found.params.values():
             value.setflags(write=False)  # nobody else has them, so constants need not copy them
         backend = backend_for(parsed, num_threads)
         how: dict[str, Any] = {"strict": strict, "on_progress": on_progress, "trace": trace}
-        library = build_consuming(module, params, backend, opt_level, plan=plan, **how)
+        library = build_consuming(found.module, found.params, backend, opt_level, plan=plan, **how)
     files.require_unchanged()  # weights are read until here
     assert library.report is not None
-    library.report.imported = read
+    library.report.imported = found.decided
     return library.made_for(said, {name: np.array(value) for name, value in (value_dict or {}).items()})
+
+
+@dataclass
+class _Imported:
+    """A model as passes take it."""
+
+    module: Module
+    params: dict[str, np.ndarray]
+    decided: list[Decision]
+    assumed: Assumptions | None
+    """What is counted on of sizes that the data decide, where stages are compiled for these."""
+
+
+def _imported(model: Any, given: Mapping[str, Any], staged: bool | None) -> _Imported:
+    """``staged`` as for :func:`compile`."""
+    found = None if staged is False else _in_stages(model, given, bool(staged))
+    if found is None:
+        with decisions() as read:
+            found = _Imported(*from_onnx(model, **given), read, None)
+    return found
+
+
+def _in_stages(model: Any, given: Mapping[str, Any], counts: bool) -> _Imported | None:
+    """Where the data decide sizes, in stages for them; ``None`` where something that is counted on may not hold, unless
+    it ``counts``, and where other sizes are open."""
+    try:
+        with assumptions({}), decisions() as read, deciding():
+            module, params = from_onnx(model, **given)
+            if not measured_here():
+                return _Imported(module, params, read, None) if _is_static(module.main.body) else None
+            if not counts and (facts() or not _is_static(*module.main.params)):
+                return None
+            return _Imported(in_stages(module, params, measured_here()), params, read, assumed())
+    except NEEDS_NUMBERS:
+        if counts:
+            raise
+        return None
+
+
+def _is_static(*roots: Expr) -> bool:
+    """Whether all values have sizes that are numbers."""
+    return all(t.is_static for node in post_order(*roots) for t in leaves(node.type))
 
 
 @stage("tuning the model")

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import minitvm
+from minitvm.driver import HostCallWarning
 from minitvm.errors import MiniTVMError
 from minitvm.ir.builder import call_op
 from minitvm.ir.dims import symbol
@@ -80,6 +81,28 @@ def test_a_shape_that_comes_again_gets_kernels_of_its_own_for_any_count() -> Non
         x = _rows(*signs)
         np.testing.assert_allclose(session.run(None, {"x": x})[0], x[x.sum(1) > 0] @ WEIGHT, rtol=1e-6)
     assert session.libraries[-1].host_calls == [] and len(session.libraries) == 2
+
+
+def test_compile_stages_what_fits_any_count_and_leaves_the_rest_to_python() -> None:
+    """Rows found by two masks are added up where these find as many, which no library for all counts can promise."""
+    library = minitvm.compile(EXPERT, shape_dict={"x": (3, 3)}, num_threads=1)
+    assert library.host_calls == [] and library.is_staged
+    for signs in ((0, 0, 0), (1, 1, 1), (0, 1, 0)):
+        x = _rows(*signs)
+        np.testing.assert_allclose(library.run({"x": x})[0], x[x.sum(1) > 0] @ WEIGHT, rtol=1e-6)
+    two = [
+        node("Greater", ["s", "high"], ["m2"]),
+        node("Compress", ["x", "m"], ["a"], axis=0),
+        node("Compress", ["x", "m2"], ["b"], axis=0),
+        node("Add", ["a", "b"], ["y"]),
+    ]
+    model = _model([*POSITIVE[:2], *two], {**KNOWN, "high": np.float32(7)}, **ROWS)
+    with pytest.warns(HostCallWarning):
+        library = minitvm.compile(model, shape_dict={"x": (4, 3)}, num_threads=1)
+    assert library.host_calls and not library.is_staged
+    both, alone = _rows(3, 0, 3, 3), _rows(1, 0, 3, 1)
+    np.testing.assert_array_equal(library.run({"x": both})[0], 2 * both[[0, 2, 3]])
+    np.testing.assert_array_equal(library.run({"x": alone})[0], alone[[0, 2, 3]] + alone[2])
 
 
 def test_a_saved_library_finds_as_many(tmp_path: Path) -> None:

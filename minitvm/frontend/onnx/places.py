@@ -162,6 +162,7 @@ _RULES: dict[str, Callable[..., Affine]] = {
     "squeeze": _moved,
     "reshape": _moved,
     "broadcast_to": lambda call, x: x.within(call.tensor_type.shape),
+    "full": lambda call, x: x.within(call.tensor_type.shape),
     "transpose": _transposed,
     "add": _sum(1),
     "subtract": _sum(-1),
