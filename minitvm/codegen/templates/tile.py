@@ -18,6 +18,7 @@ import numpy as np
 
 from minitvm.codegen.loops import in_lanes, in_vectors
 from minitvm.codegen.problem import Choice, Tile
+from minitvm.ir.dims import smaller
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
@@ -131,10 +132,18 @@ def block_runs(columns: int, lanes: int, most: int) -> list[Run]:
     """``columns`` in blocks of ``lanes``, these in pieces of at most ``most``; a piece that ends in a part of a block
     is by itself, and there may be none where only a run knows the columns."""
     if not isinstance(columns, int):
-        whole = columns // lanes
-        return [*halves(whole, most), Run(whole, -(-columns // lanes) - whole, 1, is_cut=True)]
+        return _open_block_runs(columns, lanes, most)
     *found, last = runs(-(-columns // lanes), most)
     return [*found, *(last.split_last(columns % lanes) if columns % lanes else (last,))]
+
+
+def _open_block_runs(columns: Any, lanes: int, most: int) -> list[Run]:
+    """Pieces of ``most``, then one or none as wide, or of one block, of which a part of the lanes are results."""
+    begin = columns // (lanes * most) * most
+    left = -(-columns // lanes) - begin
+    wide = smaller(left // 2, 1) if most > 1 else 0
+    found = [Run(0, columns // (lanes * most), most), Run(begin, smaller(left, 1) - wide, 1, is_cut=True)]
+    return found if most == 1 else [*found, Run(begin, wide, most, is_cut=True)]
 
 
 def divisor_at_most(value: int, most: int) -> int:
