@@ -132,16 +132,16 @@ def block_runs(columns: int, lanes: int, most: int) -> list[Run]:
     """``columns`` in blocks of ``lanes``, these in pieces of at most ``most``; a piece that ends in a part of a block
     is by itself, and there may be none where only a run knows the columns."""
     if not isinstance(columns, int):
-        return _open_block_runs(columns, lanes, most)
+        return halves(columns, most) if lanes == 1 else _open_block_runs(columns, lanes, most)
     *found, last = runs(-(-columns // lanes), most)
     return [*found, *(last.split_last(columns % lanes) if columns % lanes else (last,))]
 
 
 def _open_block_runs(columns: Any, lanes: int, most: int) -> list[Run]:
     """Pieces of ``most``, then one or none as wide, or of one block, of which a part of the lanes are results."""
-    begin = columns // (lanes * most) * most
+    begin: Any = columns // (lanes * most) * most
     left = -(-columns // lanes) - begin
-    wide = smaller(left // 2, 1) if most > 1 else 0
+    wide: Any = smaller(left // 2, 1) if most > 1 else 0
     found = [Run(0, columns // (lanes * most), most), Run(begin, smaller(left, 1) - wide, 1, is_cut=True)]
     return found if most == 1 else [*found, Run(begin, wide, most, is_cut=True)]
 
