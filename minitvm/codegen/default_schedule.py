@@ -18,6 +18,7 @@ from minitvm.codegen.loops import (
     Loops,
     enough,
     fused,
+    in_pieces,
     in_strips,
     in_vectors,
     lanes,
@@ -408,7 +409,7 @@ def _rows(outer: Loops, row: Sequence[Stmt], machine: MachineModel, parallel: bo
         return seq(*(_few_rows(outer, part, max(1, wanted // max(1, rows))) for part in parts))
     all_but_last = len(outer) - (len(outer) > 1 and not isinstance(rows, int) and enough(outer[-1][1], _FEWEST_ROWS))
     at = next((d for d in range(len(outer)) if math.prod(usual(n) for _, n in outer[:d]) >= wanted), all_but_last)
-    return fused(outer[:at], nested(outer[at:], body), "row", LoopKind.PARALLEL)
+    return in_pieces(outer[:at], nested(outer[at:], body), "row", wanted)
 
 
 def _few(outer: Loops, machine: MachineModel) -> bool:

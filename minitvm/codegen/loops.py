@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from minitvm.ir.dims import Dim
+from minitvm.ir.dims import Dim, ceil_divide, usual
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -37,6 +37,7 @@ from minitvm.ir.loop import (
     loop,
     map_expr,
     map_stmt,
+    maximum,
     minimum,
     nest,
     select,
@@ -161,6 +162,21 @@ def fused(loops: Loops, body: Stmt, name: str, kind: LoopKind = LoopKind.SERIAL)
     var, extents = LoopVar(name), [extent for _, extent in loops]
     values = dict(zip((v for v, _ in loops), unflatten(var, extents), strict=True))
     return For(var, as_index(math.prod(extents)), bind_vars(body, values), kind)
+
+
+def in_pieces(loops: Loops, body: Stmt, name: str, wanted: int) -> For:
+    """Perfectly nested loops as a parallel one, of ``wanted`` iterations and more where there are so many.  The last
+    one goes in pieces where only a run knows how long it is: what divides a position by such a number is done for
+    each."""
+    if not loops or isinstance(loops[-1][1], int):
+        return fused(loops, body, name, LoopKind.PARALLEL)
+    *outer, (var, extent) = loops
+    count = max(1, -(-wanted // max(1, math.prod(usual(n) for _, n in outer))))
+    piece, inner, length = LoopVar("piece"), LoopVar(var.name), ceil_divide(extent, count)
+    start = piece * length
+    here = as_index(length) if count == 1 else maximum(0, minimum(as_index(length), as_index(extent) - start))
+    part = For(inner, here, bind_vars(body, {var: start + inner}))
+    return fused((*outer, (piece, count)), part, name, LoopKind.PARALLEL)
 
 
 def unflatten(position: LoopExpr, extents: Sequence[int]) -> tuple[LoopExpr, ...]:

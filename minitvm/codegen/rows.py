@@ -12,11 +12,20 @@ from typing import TypeAlias
 import numpy as np
 
 from minitvm.codegen.default_schedule import stage_nest
-from minitvm.codegen.loops import in_parallel, in_strips, redirect, redirect_loads, unflatten, with_memory
+from minitvm.codegen.loops import (
+    in_parallel,
+    in_pieces,
+    in_strips,
+    nested,
+    redirect,
+    redirect_loads,
+    unflatten,
+    with_memory,
+)
 from minitvm.codegen.stages import Axes, Group, Output
 from minitvm.codegen.walks import FEWEST_LANES, MOST_APART
 from minitvm.ir.decision import Declined, decide
-from minitvm.ir.dims import Dim, sampled
+from minitvm.ir.dims import Dim, sampled, usual
 from minitvm.ir.loop import (
     Barrier,
     Binary,
@@ -124,12 +133,22 @@ def by_rows(group: Group, machine: MachineModel) -> Stmt | Declined:
     if first is None:
         first, most = 0, _together(group, rank, machine)
         if most == 1:
-            return in_parallel(shape, lambda *at: _stages(group, machine, at), name="row")
+            return _one_by_one(group, machine, shape)
         group = _reduced_first(group, rank)
     many = math.prod(shape[first:])
     most = min(many, most) if isinstance(many, int) else most
     decide("schedule", group.outputs[0].buffer.name, f"{most} rows side by side")
     return _in_strips(group, machine, shape, first, most)
+
+
+def _one_by_one(group: Group, machine: MachineModel, shape: tuple[int, ...]) -> Stmt:
+    if all(isinstance(extent, int) for extent in shape):
+        return in_parallel(shape, lambda *at: _stages(group, machine, at), name="row")
+    axes, wanted = [(LoopVar("row"), extent) for extent in shape], _PIECES * machine.threads
+    enough = (d for d in range(len(axes)) if math.prod(map(usual, shape[:d])) >= wanted)
+    at = next(enough, len(axes))
+    body = _stages(group, machine, tuple(var for var, _ in axes))
+    return in_pieces(axes[:at], nested(axes[at:], body), "row", wanted)
 
 
 def _in_strips(group: Group, machine: MachineModel, shape: tuple[int, ...], first: int, most: int) -> Stmt:

@@ -219,6 +219,14 @@ def is_over_open_pixels(call: Call) -> bool:
     return isinstance(call.args[0].tensor_type.shape[1], int) and not _is_known(call)
 
 
+def _usual_site(call: Call) -> Site:
+    """A convolution of an image as large as in the first run."""
+    data, op = call.args[0].tensor_type, call.op
+    assert isinstance(op, Op)
+    image = Var("data", data.with_shape(tuple(map(usual, data.shape))))
+    return Site(Call(op, (image, *call.args[1:])), op, (None,) * len(call.args))
+
+
 def _is_known(call: Call) -> bool:
     """All but how many images there are."""
     return all(only_batch_open(node.type) for node in (call, *call.args))
@@ -476,21 +484,23 @@ class AlterOpLayout(FunctionPass, opt_level=3, bound=SAME_PRODUCTS):
         self.weigh = weigh
         self.faster = faster
 
-    def slides_over_pixels(self, call: Call) -> bool:
+    def slides_over_pixels(self, call: Call, tiled: Expr) -> bool:
         """True if a convolution over open pixels becomes a direct one over blocks of channels, which takes images of
-        any size; at that of the first run."""
+        any size; at that of the first run.  ``tiled``: the one over its tiles that Winograd's would stand for."""
         op, runs = call.op, PassContext.current().pass_enabled(self.info)
         if not runs or not isinstance(op, Conv2d) or not is_over_open_pixels(call):
             return False
-        data = call.args[0].tensor_type
-        image = Var("data", usual_type := data.with_shape(tuple(map(usual, data.shape))))
         with unheard(), span_scope(call.span):
-            like = Call(op, (image, *call.args[1:]))
-            site, copied = Site(like, op, (None,) * len(call.args)), usual_type.size + like.tensor_type.size
+            site = _usual_site(call)
+            copied = site.type(0).size + site.call.tensor_type.size
             found = PROPOSALS[self.kind, Conv2d](site, self.machine)
             if isinstance(found, Declined) or self.faster is None:
                 return isinstance(found, Placement)
-            return self.faster(site, found, 0, copied) is found
+            assert isinstance(tiled, Call)
+            of_tiles = _usual_site(tiled)
+            over_tiles = PROPOSALS[self.kind, Conv2d](of_tiles, self.machine)
+            stays = self.faster(site, found, 0, copied) is found
+            return stays or self.faster(of_tiles, over_tiles, 0) is over_tiles
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         alone = self.weigh and kinds_of(function)[Conv2d] == 1

@@ -54,8 +54,9 @@ class TileWindows(FunctionPass, opt_level=0):
         def visit(old: Expr, new: Expr) -> Expr:
             if not isinstance(new, Call) or not isinstance(new.op, Op):
                 return new
+            op = new.op
             if slides_over_tiles(new):
-                if self.layouts is not None and self._stays(new, self.layouts):
+                if self.layouts is not None and not isinstance(op, ConvTranspose) and self._stays(new, self.layouts):
                     return new
                 return _of_tiles_as_they_are(new) or _over_tiles(new)
             return _among_tiles(new, new.op)
@@ -64,7 +65,8 @@ class TileWindows(FunctionPass, opt_level=0):
 
     def _stays(self, call: Call, layouts: AlterOpLayout) -> bool:
         """True if only layouts decide: of a pool, which needs no tiles where channels are in blocks."""
-        return isinstance(call.op, (MaxPool, AvgPool)) or layouts.slides_over_pixels(call)
+        op = call.op
+        return not isinstance(op, Conv2d) or layouts.slides_over_pixels(call, _tiled(call, op).args[0])
 
 
 def slides_over_tiles(call: Call) -> bool:
@@ -138,7 +140,7 @@ def _cuts(extents: tuple[Dim, ...]) -> list[_Cut]:
     return [_Cut.of(extent, longest) for extent in extents]
 
 
-def _tiled(call: Call, op: Conv2d | MaxPool | AvgPool) -> Expr:
+def _tiled(call: Call, op: Conv2d | MaxPool | AvgPool) -> Call:
     """The call over tiles of its image, put together."""
     data, size = call.args[0], call.tensor_type.shape[2:]
     taps = call.args[1].tensor_type.static_shape[2:] if isinstance(op, Conv2d) else op.pool_size

@@ -13,7 +13,7 @@ from minitvm.ir.expr import Call, Constant, Expr, Var
 from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.ops.nn_winograd import SIZES, TAPS, Conv2dWinograd, Transforms, WinogradWeights
 from minitvm.ir.relayout import Move, Placement, Site, calling
-from minitvm.ir.types import TensorType, as_tensor, closed
+from minitvm.ir.types import TensorType
 from minitvm.passes.alter_op_layout import Faster, in_whole_blocks
 from minitvm.passes.places import Predict
 from minitvm.target import MOVE
@@ -74,6 +74,11 @@ def _refusal(site: Site, direct: Placement) -> Declined | None:
     if weight.value.size and not np.abs(weight.value).max() <= _LARGEST:
         return Declined("its weights are so large, or no numbers, that their transforms are no numbers")
     return None
+
+
+def _of_one_image(type_: TensorType) -> TensorType:
+    """Of which nothing but the batch is open: tiles of an image may be none where a symbol is 1."""
+    return type_.with_shape(tuple(extent if isinstance(extent, int) else 1 for extent in type_.shape))
 
 
 @dataclass(frozen=True)
@@ -159,7 +164,7 @@ class _Ways:
         return built
 
     def _type(self, index: int, move: object) -> TensorType:
-        found = as_tensor(closed(self.site.call.args[index].type, 1))
+        found = _of_one_image(self.site.call.args[index].tensor_type)
         return TensorType(move.new.shape_from(move.old, found.shape), found.dtype) if isinstance(move, Move) else found
 
     def _cycles(self, way: Placement) -> float | Declined:
@@ -168,7 +173,7 @@ class _Ways:
     def _inside(self) -> float:
         """The share of multiply-adds that read no padding, which is all that blocks multiply."""
         op, (data, weight) = self._op, (self._type(i, None) for i in range(2))
-        outputs = as_tensor(closed(self.site.call.type, 1)).static_shape[2:]
+        outputs = _of_one_image(self.site.call.tensor_type).static_shape[2:]
 
         def along(extent: int, count: int, taps: int, stride: int, dilation: int, before: int) -> float:
             at = [tap * dilation - before for tap in range(taps)]  # what a tap of the first window reads

@@ -54,6 +54,7 @@ behind its multiply-adds; measured."""
 _CROWDED = 1.8  # times as long as predicted where pixels come from the second-level cache, one at a time; measured
 _MOST_OF_A_STRIP = 15  # columns of a depthwise convolution; more are slower, measured
 _FEWEST_ROWS = 2  # of a channel before the next one: each such band reads some of the last one's rows again
+_FROM_FAR = 4  # loads that a vector of weights is worth which leaves the first-level cache: single pixels wait for it
 _TILES_OF_A_PIECE = 8  # of pixels of which only a run knows how many there are, for a thread
 _MOST_UNROLLED_TAPS = 16  # a wider padded window is copied into a padded image instead of written out at the edges
 
@@ -164,8 +165,13 @@ class BlockedConv(_Windows):
         (tiled, alone), machine, product = self.line.counts, self.machine, self.problem.product
         if not isinstance(self.line, OpenAxis):
             return tile_choices(scheme, self.columns, self.blocks, steps, machine, product)
+
+        def each(tile: Tile) -> int:
+            return _FROM_FAR if self._block_bytes * tile.blocks > machine.l1_bytes else 1
+
         found = tiles(tiled, self.blocks, machine, product)
-        return [Choice(scheme, tile, steps * open_cycles(tiled, alone, self.blocks, tile)) for tile in found]
+        costs = [steps * open_cycles(tiled, alone, self.blocks, tile, each(tile)) for tile in found]
+        return [Choice(scheme, tile, cost) for tile, cost in zip(found, costs, strict=True)]
 
     def _waiting(self, scheme: str, tile: Tile) -> float:
         """By how much a pointwise step takes longer for what it loads: 4 x 3 vectors wait less than 3 x 4 or 2 x 6.
