@@ -17,6 +17,7 @@ from minitvm.codegen.legalize import is_long
 from minitvm.codegen.loops import (
     Loops,
     enough,
+    fresh_vars,
     fused,
     in_pieces,
     in_strips,
@@ -46,7 +47,7 @@ from minitvm.codegen.walks import (
     walks,
 )
 from minitvm.ir.decision import Declined, decide
-from minitvm.ir.dims import usual
+from minitvm.ir.dims import Dim, ceil_divide, usual
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
@@ -57,15 +58,18 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopKind,
     LoopVar,
+    Select,
     Seq,
     Stmt,
     Store,
     all_of,
     as_index,
+    guarded,
     map_expr,
     map_stmt,
     seq,
     substitute_vars,
+    walk_exprs,
     walk_stmts,
 )
 from minitvm.ir.loop.affine import bounds, depends_on, loads, stride_along, vectorizes
@@ -169,7 +173,7 @@ def _square(walk: Walk, machine: MachineModel) -> _Square | Declined | None:
     if not isinstance(found, tuple):
         return found
     source, across, along = found
-    shorter = min(across[1], along[1])
+    shorter = min(usual(across[1]), usual(along[1]))
     lanes = min(_LARGEST_SQUARE, lanes_of(walk.value, walk.out.dtype, machine), 1 << (shorter - 1).bit_length())
     if _share_places(walk.out, walk.index, across[0], 1) and not _share_places(source.buffer, source.index, along[0]):
         lanes = min(lanes, 1 << (machine.l1_ways.bit_length() - 1))
@@ -196,13 +200,13 @@ def crossing(walk: Walk, each: int = 1) -> tuple[Load, Axis, Axis] | Declined | 
     across = [pair for pair in axes[:-1] if stride_along(source.buffer, source.index, pair[0]) == each]
     if not across:
         return Declined("squares: no axis goes through what is read element by element")
-    if not all(isinstance(extent, int) for _, extent in (*across, along)):
-        return Declined("squares: an axis is as long as a run says")
-    return source, max(across, key=lambda pair: pair[1]), along
+    return source, max(across, key=lambda pair: usual(pair[1])), along
 
 
 def _is_inside(load: Load, walk: Walk) -> bool:
     """True if every iteration may read it, whatever is asked before."""
+    if not all(isinstance(extent, int) for _, extent in walk.loops):
+        return not any(isinstance(node, Select) for node in walk_exprs(walk.value))
     return all(bounds(i, walk.ranges).within(0, n - 1) for i, n in zip(load.index, load.buffer.shape, strict=True))
 
 
@@ -214,6 +218,8 @@ def _squares(square: _Square, machine: MachineModel, parallel: bool) -> Stmt:
     short, and do not end with a line; where rows do want one place, many lines of a few rows.
     """
     outer = [pair for pair in square.walk.loops if pair not in (square.across, square.along)]
+    if not isinstance(square.across[1], int) or not isinstance(square.along[1], int):
+        return _open_squares(square, outer, machine, parallel)
     extents = [extent for _, extent in outer]
 
     def strip(row: LoopExpr, first: LoopExpr, rows: int) -> Stmt:
@@ -233,6 +239,21 @@ def _squares(square: _Square, machine: MachineModel, parallel: bool) -> Stmt:
     )
 
 
+def _open_squares(square: _Square, outer: Loops, machine: MachineModel, parallel: bool) -> Stmt:
+    """Where an axis is as long as only a run says: whole squares, and at its end one of which a part is there."""
+    lanes, values = square.lanes, {var: var for var, _ in outer}
+    (_, wide), (_, high) = square.across, square.along
+    i, j = LoopVar("square"), LoopVar("square")
+    start, first = j * lanes, i * lanes
+    is_whole = (start + lanes <= as_index(wide)) & (first + lanes <= as_index(high))
+
+    def one(ends: tuple[Dim, Dim] | None) -> Stmt:
+        return _one_square(square, values, start, lanes, first, lanes, ends)
+
+    row = For(j, as_index(ceil_divide(wide, lanes)), If(is_whole, one(None), fresh_vars(one((wide, high)))))
+    return _rows([*outer, (i, ceil_divide(high, lanes))], [row], machine, parallel)  # type: ignore[list-item]
+
+
 def _strip(square: _Square, threads: int) -> int:
     """Elements of the result's rows that are written before the next rows are: many of those that share places."""
     line, along = _LINE_BYTES // np.dtype(square.walk.out.dtype).itemsize, square.along[1]
@@ -249,19 +270,31 @@ def _share_places(buffer: Buffer, index: Sequence[LoopExpr], var: LoopVar, place
 
 
 def _one_square(
-    square: _Square, values: Mapping[LoopVar, LoopExpr], start: LoopExpr, columns: int, first: LoopExpr, rows: int
+    square: _Square,
+    values: Mapping[LoopVar, LoopExpr],
+    start: LoopExpr,
+    columns: int,
+    first: LoopExpr,
+    rows: int,
+    ends: tuple[Dim, Dim] | None = None,
 ) -> Stmt:
+    """``ends``: where columns and rows end, of which some may not be there."""
     walk, source, lanes = square.walk, square.source, square.lanes
     (across, _), (along, _) = square.across, square.along
 
     def load(i: LoopExpr, lane: LoopExpr) -> LoopExpr:
         found = substitute_vars(source, {**values, along: first + i, across: start + lane})
+        if ends is not None:
+            return or_zero((start + lane < as_index(ends[0])) & (first + i < as_index(ends[1])), found)
         return found if columns == lanes else or_zero(lane < columns, found)
 
     def store(j: LoopExpr, lane: LoopExpr, moved: LoopExpr) -> Stmt:
         value = map_expr(walk.value, lambda node: moved if node == source else node)
         index, value = replace(walk, value=value).at({**values, along: first + lane, across: start + j})
-        return Store(walk.out, index, value)
+        done = Store(walk.out, index, value)
+        if ends is None:
+            return done
+        return guarded([start + j < as_index(ends[0]), first + lane < as_index(ends[1])], done)
 
     return transposed(lanes, source.dtype, rows, columns, load, store)
 
@@ -272,7 +305,7 @@ def _in_short_rows(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | 
     last, count = walk.loops[-1]
     line = _LINE_BYTES // np.dtype(walk.out.dtype).itemsize
     found = crossing(walk, count) if isinstance(count, int) and 1 < count <= line // 4 else None
-    if not isinstance(found, tuple) or not vectorizes(walk.value, last):
+    if not isinstance(found, tuple) or not vectorizes(walk.value, last) or not isinstance(found[2][1], int):
         return None
     _, across, (along, rows) = found
     decide("schedule", walk.out.name, f"rows of {count} in the order in which they are read")

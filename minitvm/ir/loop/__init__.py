@@ -46,10 +46,12 @@ from minitvm.ir.loop.expr import (
     as_index,
     binary,
     const,
+    dim_of,
     intrin,
     maximum,
     minimum,
     select,
+    size_expr,
 )
 from minitvm.ir.loop.stmt import (
     Alloc,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, reduce
 from typing import Any, Literal, TypeAlias
@@ -14,7 +14,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from minitvm.errors import CompilerError
-from minitvm.ir.dims import Atom, Dim, SymbolicDim
+from minitvm.ir.dims import Atom, Dim, SymbolicDim, larger, smaller, symbol
 from minitvm.ir.dtypes import SHORT, is_float
 
 Dot: TypeAlias = Literal["dot4", "sdot4", "udot4", "dot2"]
@@ -379,6 +379,29 @@ def _atom_expr(atom: Atom) -> LoopExpr:
     if op is None:
         raise CompilerError(f"the dimension {atom} is known only when the model runs")
     return binary(op, *map(size_expr, atom.of))
+
+
+def dim_of(expr: LoopExpr) -> Dim | None:
+    """The dimension that :func:`size_expr` makes an expression of; ``None`` of one that is more than that."""
+    match expr:
+        case Const(value, "int64"):
+            return int(value)
+        case Size(name):
+            return symbol(name)
+        case Binary("add" | "mul" | "sub" | "floordiv" | "min" | "max" as op, a, b):
+            x, y = dim_of(a), dim_of(b)
+            return None if x is None or y is None or (op == "floordiv" and y == 0) else _DIM_OPS[op](x, y)
+    return None
+
+
+_DIM_OPS: Mapping[str, Callable[[Dim, Dim], Dim]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "floordiv": operator.floordiv,
+    "min": smaller,
+    "max": larger,
+}
 
 
 def _operand(value: Any, dtype: str) -> LoopExpr:

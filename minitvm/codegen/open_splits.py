@@ -1,0 +1,91 @@
+"""Axes as long as only a run says, split where an index divides by what their extents are multiples of.
+
+A reshape reads ``x[k // (h * w), k // w % h, k % w]``, and as a row of several ``(row * n + k) // w``.  Such a division
+for each element takes longer than the element; as two loops, ``k`` is ``k_outer * w + k_inner``.  What divides is found
+by polynomials (:mod:`minitvm.ir.dims`) in which loop variables are symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from minitvm.ir.dims import Dim, SymbolicDim, symbol, usual
+from minitvm.ir.loop import Binary, LoopExpr, LoopVar, Size, dim_of, map_expr, size_expr, walk_exprs
+
+LEAST = 8
+"""Elements of the inner loop, usually: shorter ones are not worth a loop of their own."""
+
+
+@dataclass
+class Names:
+    """Loop variables as symbols of dimensions."""
+
+    symbols: dict[LoopVar, SymbolicDim] = field(default_factory=dict)
+
+    def of(self, var: LoopVar) -> SymbolicDim:
+        return self.symbols.setdefault(var, symbol(f"loop {len(self.symbols)}"))
+
+    def dim(self, expr: LoopExpr) -> Dim | None:
+        """An index as a polynomial; ``None`` of one that reads memory or chooses."""
+
+        def named(node: LoopExpr) -> LoopExpr:
+            return size_expr(self.of(node)) if isinstance(node, LoopVar) and not isinstance(node, Size) else node
+
+        return dim_of(map_expr(expr, named))
+
+    def expr(self, dim: Dim) -> LoopExpr:
+        variables = {size_expr(name): var for var, name in self.symbols.items()}
+        return map_expr(size_expr(dim), lambda node: variables.get(node, node) if isinstance(node, Size) else node)
+
+
+def _is_multiple(dim: Dim, of: Dim) -> bool:
+    return bool(dim // of * of == dim)
+
+
+def _quotients(value: LoopExpr) -> Iterator[tuple[LoopExpr, LoopExpr]]:
+    for node in walk_exprs(value):
+        match node:
+            case Binary("floordiv" | "floormod", x, divisor) if node.dtype == "int64":
+                yield x, divisor
+
+
+def dividing(value: LoopExpr, loops: Mapping[LoopVar, Dim]) -> tuple[LoopVar, Dim] | None:
+    """A variable of open extent, and by what it should be split: the shortest of what indices divide by."""
+    opened = {var: extent for var, extent in loops.items() if not isinstance(extent, int)}
+    names, found = Names(), list[tuple[int, LoopVar, Dim]]()
+    for x, divisor in _quotients(value) if opened else ():
+        form, factor = names.dim(x), names.dim(divisor)
+        if form is None or factor is None or isinstance(form, int) or factor == 0:
+            continue
+        for var, extent in opened.items():
+            name = names.of(var)
+            rest = form - name
+            apart = isinstance(factor, int) or not factor.symbols() & {s.atom for s in names.symbols.values()}
+            alone = isinstance(rest, int) or name.atom not in rest.symbols()
+            worth = factor == extent or usual(factor) >= LEAST
+            if worth and apart and alone and _is_multiple(extent, factor) and _is_multiple(rest, factor):
+                found.append((usual(factor), var, factor))
+    return min(found, key=lambda one: one[0])[1:] if found else None
+
+
+def without_quotients(value: LoopExpr, inner: LoopVar, factor: Dim) -> LoopExpr:
+    """What divides sums of ``inner``, which is below ``factor``, and a multiple of that, by multiples of it."""
+    names = Names()
+
+    def known(node: LoopExpr) -> LoopExpr:
+        match node:
+            case Binary("floordiv" | "floormod" as op, x, divisor) if node.dtype == "int64":
+                form, by = names.dim(x), names.dim(divisor)
+                if form is None or by is None or not _is_multiple(by, factor):
+                    return node
+                rest, more = form - names.of(inner), by // factor
+                if not _is_multiple(rest, factor):
+                    return node
+                whole = names.expr(rest // factor)
+                if op == "floordiv":
+                    return whole if more == 1 else whole // names.expr(more)
+                return inner if more == 1 else whole % names.expr(more) * names.expr(factor) + inner
+        return node
+
+    return map_expr(value, known)

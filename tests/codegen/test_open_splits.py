@@ -1,0 +1,82 @@
+"""Indices that divide by sizes that only a run knows, as loops of their own; squares of open axes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx import parser
+
+import minitvm
+from minitvm.codegen.open_splits import dividing, without_quotients
+from minitvm.codegen.stages import Output
+from minitvm.codegen.walks import Walk, walks
+from minitvm.ir.dims import assumptions, symbol
+from minitvm.ir.loop import Binary, Buffer, Load, LoopExpr, LoopVar, Size, as_index, walk_exprs
+
+H, W = (symbol("h") + 1) // 2, symbol("w")
+SIZES = ((33, 20), (1, 1), (5, 64), (16, 16), (47, 3))
+
+
+def divides(value: LoopExpr) -> bool:
+    """True if an index divides what varies from element to element."""
+    divisions = (n for n in walk_exprs(value) if isinstance(n, Binary) and n.op in ("floordiv", "floormod"))
+    variables = (v for n in divisions for v in walk_exprs(n.lhs) if isinstance(v, LoopVar))
+    return any(not isinstance(v, Size) for v in variables)
+
+
+@pytest.mark.parametrize("groups", [1, 8])
+def test_a_flat_axis_becomes_its_rows_and_columns(groups: int) -> None:
+    """Channels by groups, as a group norm reads an image in blocks."""
+    extent = H * W * 16
+    image = Buffer("image", (groups, 2 * H, 8 * W), "float32")
+    i, k = LoopVar("i"), LoopVar("k")
+    flat = i * as_index(extent) + k
+    value = image[flat // as_index(extent), flat // as_index(8 * W) % as_index(2 * H), flat % as_index(8 * W)]
+    walk = Walk.over(Output(Buffer("out", (groups, extent), "float32"), (i, k), value))
+    with assumptions({"h": 64, "w": 64}):
+        (found,) = walks(walk)
+    assert not divides(found.value) and len(found.loops) == 3
+    assert isinstance(found.value, Load) and found.value.index[-1] == found.loops[-1][0]
+
+
+def test_what_is_no_multiple_stays() -> None:
+    """Of an extent that is none of the divisor, of a sum that begins elsewhere, and of a divisor that varies."""
+    k, buffer = LoopVar("k"), Buffer("x", (symbol("n"),), "float32")
+    with assumptions({"h": 64, "w": 64, "n": 64}):
+        for x, divisor in ((k, symbol("n")), (k + 1, W), (k * 2, W)):
+            assert dividing(buffer[x // as_index(divisor)], {k: H * W}) is None
+        assert dividing(buffer[k % as_index(W)], {k: 12}) is None
+    kept = (k + 1) // as_index(W)
+    assert without_quotients(kept, k, W) is kept
+
+
+def session(body: str, shape: str) -> minitvm.InferenceSession:
+    text = f'<ir_version: 9, opset_import: ["": 19]> g (float[{shape}] x) => (float y) {{ {body} }}'
+    model = parser.parse_model(text)
+    model.graph.output[0].ClearField("type")
+    return minitvm.InferenceSession(model, num_threads=1, specialise_after=0)
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1), (2, 1, 0), (1, 2, 0)])
+def test_open_matrices_are_turned_in_squares(order: tuple[int, ...]) -> None:
+    opened = session(f"t = Transpose <perm = {list(order)}> (x) y = Neg (t)", "n, h, w")
+    for height, width in SIZES:
+        x = np.random.default_rng(height).standard_normal((18, height, width)).astype(np.float32)
+        np.testing.assert_array_equal(opened.run(None, {"x": x})[0], -x.transpose(order), strict=True)
+    (library,) = opened.libraries
+    (name,) = library.report.groups
+    assert "alloc square" in library.report.kernel(name).text("loops")
+
+
+def test_images_as_rows_of_groups() -> None:
+    """Reshaped, scaled group by group and back, at sizes of which some are shorter than a vector."""
+    body = """s = Shape (x) o = Constant <value_ints = [0, 4, -1]> () r = Reshape (x, o)
+    a = Constant <value_ints = [2]> () m = ReduceMax (r, a) d = Sub (r, m)
+    f = Reshape (d, s) t = Transpose <perm = [0, 2, 3, 1]> (f) y = Neg (t)"""
+    opened = session(body, "n, 16, h, w")
+    for height, width in SIZES:
+        x = np.random.default_rng(width).standard_normal((2, 16, height, width)).astype(np.float32)
+        rows = x.reshape(2, 4, -1)
+        want = -(rows - rows.max(2, keepdims=True)).reshape(x.shape).transpose(0, 2, 3, 1)
+        np.testing.assert_array_equal(opened.run(None, {"x": x})[0], want, strict=True)
+    assert len(opened.libraries) == 1
