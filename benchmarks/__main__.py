@@ -318,8 +318,8 @@ def tuned_records(trials: pathlib.Path, budget: float, most: int) -> None:
 
 @main.command()
 def files() -> None:
-    """Name the files whose functions run for a convolution with batch norm and rectifier, stage by stage."""
-    traced.show(traced.files_by_stage(), Console(width=140, highlight=False))
+    """Name the files whose functions run for a convolution with batch norm and rectifier, and count their lines."""
+    traced.show(traced.functions_by_stage(), Console(width=140, highlight=False))
 
 
 @main.command()

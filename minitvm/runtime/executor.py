@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.doors import door, left_out
 from minitvm.errors import ConfigError, InputError, LibraryError, stage
 from minitvm.ir.arrays import aligned
 from minitvm.ir.types import Leaf
+from minitvm.runtime.beyond import load_arrays
 from minitvm.runtime.checks import check_input, joined, missing_inputs, unknown_name
 from minitvm.runtime.devices import Device, device_of
 from minitvm.runtime.direct import is_readable, is_writable
@@ -299,9 +299,3 @@ def create(graph_json: str | bytes, lib: Library, device: Device) -> GraphModule
             hint="save lib.graph_json and the library together",
         )
     return GraphModule(lib["default"](device))
-
-
-@door
-def load_arrays(data: bytes | memoryview) -> dict[str, np.ndarray]:
-    """Arrays by name as TVM writes them."""
-    raise left_out("a file of parameters")

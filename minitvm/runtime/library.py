@@ -15,14 +15,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minitvm import config
-from minitvm.doors import door, left_out
 from minitvm.errors import InputError, LibraryError, TargetError, stage
 from minitvm.ir.types import Shape, TensorType, shape_text
+from minitvm.runtime.beyond import (
+    control_step,
+    from_bytes,
+    is_stage,
+    poisoned,
+    read_trusted,
+    save_param_dict,
+    staged,
+    to_bytes,
+    written,
+)
 from minitvm.runtime.checks import check_input, check_shapes, dictionary, missing_inputs, unknown_name
 from minitvm.runtime.code import Code, code_for
 from minitvm.runtime.devices import Device
 from minitvm.runtime.direct import AS_EVER, DirectCall, How
-from minitvm.runtime.graph import Artifact, Host, HostCall
+from minitvm.runtime.graph import Artifact, HostCall
 from minitvm.runtime.instance import HostRun, Instance
 from minitvm.runtime.ndarray import Parameter
 from minitvm.runtime.origin import Origin
@@ -37,60 +47,6 @@ if TYPE_CHECKING:
 
 
 _NOTHING: Mapping[Any, np.ndarray] = MappingProxyType({})
-
-
-@door
-def is_stage(host: Host) -> bool:
-    """True if a call is of what follows from sizes that the data decide."""
-    return False
-
-
-@door
-def staged(library: Library) -> Any:
-    """The library of such a stage, which runs as long as nobody has told it to end."""
-    raise left_out("a stage")
-
-
-@door
-def control_step(outer: Instance, index: int) -> Callable[[], None] | None:
-    """What runs control flow without Python; ``None`` where Python does."""
-    return None
-
-
-@door
-def written(artifact: Artifact, path: Path, key: PrivateKey | None) -> None:
-    """Writes a library file."""
-    raise left_out("a library's file")
-
-
-@door
-def read_trusted(path: Path, keys: Iterable[PublicKey] | None) -> tuple[Artifact, Origin]:
-    """The artefact in a library file, and where it comes from."""
-    raise left_out("a library's file")
-
-
-@door
-def to_bytes(artifact: Artifact) -> bytes:
-    """The bytes of a library file."""
-    raise left_out("a library's file")
-
-
-@door
-def from_bytes(data: bytes, name: str) -> Artifact:
-    """The artefact in the bytes of a library file."""
-    raise left_out("a library's file")
-
-
-@door
-def save_param_dict(params: Mapping[str, Any]) -> bytes:
-    """Arrays by name as TVM writes them."""
-    raise left_out("a file of parameters")
-
-
-@door
-def poisoned() -> type[Instance]:
-    """What runs a library under ``MINITVM_POISON``."""
-    raise left_out("MINITVM_POISON")
 
 
 BOUND = 16
