@@ -36,7 +36,7 @@ ROOMS = {
     "cuda": room(5_350, "codegen/cuda runtime/nvidia"),
     "lab": room(4_950, "lab"),
     "viewer": room(435, "viewer"),
-    "cli": room(1_432, "cli __main__.py"),
+    "cli": room(1_460, "cli __main__.py"),
     "ort": room(
         2_650,
         "ort capi session.py onnx_backend.py generation.py runtime/kept.py runtime/specialised.py"
@@ -57,11 +57,12 @@ ROOMS = {
     "stages": room(330, f"{_PASSES}/in_stages.py {_PASSES}/caches.py ir/ops/stage.py runtime/staged.py"),
     "files of libraries": room(400, "runtime/archive.py runtime/param_dict.py"),
     "signing": room(95, "runtime/signing.py"),
+    "verifying": room(540, f"{_PASSES}/verify.py {_PASSES}/compare.py {_PASSES}/roundings.py driver/verify.py"),
     "coverage": room(245, "codegen/coverage.py"),
     "stored dtypes": room(205, "codegen/storage.py codegen/quotients.py"),
     "vendors' libraries": room(160, f"codegen/libraries.py */cblas.py {_PASSES}/call_libraries.py"),
     "passes": room(
-        646,
+        660,
         f"{_PASSES}/combine.py {_PASSES}/convert_layout.py {_PASSES}/mixed_precision.py {_PASSES}/quantized.py"
         f" {_PASSES}/share_rows.py",
     ),
@@ -72,7 +73,7 @@ ROOMS = {
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 30_400, 363_000, 12.1
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 30_200, 360_000, 12.0
 
 
 def python_files() -> list[str]:

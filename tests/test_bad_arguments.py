@@ -24,7 +24,7 @@ from minitvm.ir.arrays import aligned_empty
 from minitvm.ir.builder import call_op
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.parser import parse_module
-from minitvm.passes.instrument import compare_numbers
+from minitvm.passes.verify import compare_numbers
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.executor import create
 from minitvm.runtime.library import Library

@@ -24,7 +24,7 @@ from minitvm.ir.parser import parse_module
 from minitvm.ir.pattern import call, const, value
 from minitvm.passes import PassContext, Rule, Verify, rule, rule_pass
 from minitvm.passes.compare import compare
-from minitvm.passes.instrument import NotCompared
+from minitvm.passes.verify import NotCompared
 
 TWO = np.asarray(2, "float32")
 

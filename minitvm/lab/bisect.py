@@ -18,9 +18,9 @@ from minitvm.lab.check_passes import PassProof, Pipeline, named, proof_of
 from minitvm.lab.check_result import Finding
 from minitvm.lab.minify import minify
 from minitvm.passes.compare import Draw, close
-from minitvm.passes.instrument import arguments_for
 from minitvm.passes.roundings import flatten
 from minitvm.passes.rule import Application, applications
+from minitvm.passes.verify import arguments_for
 
 # --- passes ---------------------------------------------------------------------------------------------------
 

@@ -41,11 +41,11 @@ from minitvm.lab.check_result import Checked, Finding, Outcome
 from minitvm.lab.user_files import names_of
 from minitvm.passes import InferType, Pass, PassContext, Rule, RulePass, Sequential, default_pipeline, rule_pass
 from minitvm.passes.compare import Comparison, Draw
-from minitvm.passes.instrument import arguments_for
 from minitvm.passes.manager import closest
 from minitvm.passes.pipeline import Plan
 from minitvm.passes.redundancy import bind_params
 from minitvm.passes.roundings import Results
+from minitvm.passes.verify import arguments_for
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.native import whole_teams
 

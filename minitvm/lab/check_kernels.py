@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from minitvm.codegen.lower import plain
-from minitvm.driver.compile import alone, compare_code
+from minitvm.driver.compile import alone
 from minitvm.driver.kernels import KernelCompiler, NotLowered
 from minitvm.driver.report import KernelReport
+from minitvm.driver.verify import compare_code
 from minitvm.errors import MiniTVMError
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Function

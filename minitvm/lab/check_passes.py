@@ -10,8 +10,9 @@ from typing import Any
 from minitvm.errors import MiniTVMError, PassError
 from minitvm.ir.expr import Module
 from minitvm.passes.compare import Comparison, Draw
-from minitvm.passes.instrument import NotCompared, NumbersDiffer, PassInfo, PassInstrument, Verify, compare_numbers
+from minitvm.passes.instrument import PassInfo, PassInstrument
 from minitvm.passes.manager import Pass, PassContext
+from minitvm.passes.verify import NotCompared, NumbersDiffer, Verify, compare_numbers, draws_of
 
 Pipeline = Callable[[Module, PassInstrument], Module]
 """Runs passes over a module, watched."""
@@ -127,7 +128,7 @@ class Prover(Verify):
         proof, what = self._proof, f"pass {info.name}"
         if named(proof.place) in self._known_wrong:
             return
-        rtol, draws = self._rtol_for(info), self._draws or info.draws
+        rtol, draws = self._rtol_for(info), self._draws or draws_of(info)
         try:
             proof.found = compare_numbers(before, after, what, rtol, self.seed, draws, self._known)
         except NumbersDiffer as error:

@@ -12,7 +12,7 @@ from minitvm.passes.bound import Bound, Of
 from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, InferType, Legalize, SimplifyInference
 from minitvm.passes.fold_scale_axis import BackwardFoldScaleAxis, ForwardFoldScaleAxis
 from minitvm.passes.fuse_ops import FuseOps
-from minitvm.passes.instrument import PassInfo, PassInstrument, PassLog, PassRecord, PassTiming, PrintIR, Verify
+from minitvm.passes.instrument import PassInfo, PassInstrument, PassLog, PassRecord, PassTiming, PrintIR
 from minitvm.passes.manager import (
     PASSES,
     FunctionPass,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from minitvm.passes.mixed_precision import ToMixedPrecision
     from minitvm.passes.quantized import FakeQuantizationToInteger
     from minitvm.passes.share_rows import ShareRows
+    from minitvm.passes.verify import Verify
 
 __all__ = ["FunctionPass", "ModulePass", "Pass", "PassContext", "Sequential"]
 __all__ += ["function_pass", "get_pass", "module_pass", "register_config"]
@@ -84,6 +85,8 @@ for _file in pkgutil.iter_modules(__path__, f"{__name__}."):
 
 
 def __getattr__(name: str) -> Any:
+    if name == "Verify":
+        return importlib.import_module(f"{__name__}.verify").Verify
     if name in PASSES and name in __all__:
         return PASSES[name]
     raise AttributeError(f"minitvm.passes has no attribute {name!r}")

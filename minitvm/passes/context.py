@@ -12,9 +12,10 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from minitvm import config as environment
+from minitvm.doors import door, left_out
 from minitvm.errors import ConfigError, PassError, did_you_mean, listing, user_code
 from minitvm.ir.decision import Declined
-from minitvm.passes.instrument import PassInfo, PassInstrument, PrintIR, Verify
+from minitvm.passes.instrument import PassInfo, PassInstrument, PrintIR
 
 T = TypeVar("T")
 MAX_OPT_LEVEL = 3
@@ -179,11 +180,17 @@ def using(context: PassContext) -> Iterator[None]:
         _current.reset(token)
 
 
+@door
+def verifier() -> PassInstrument:
+    """What ``MINITVM_VERIFY`` asks for."""
+    raise left_out("MINITVM_VERIFY")
+
+
 @functools.lru_cache(maxsize=8)
 def _instruments_for(print_after: str, verify: int) -> tuple[PassInstrument, ...]:
     names = [name for name in map(str.strip, print_after.split(",")) if name]
     _checked_names("MINITVM_PRINT_IR", [name for name in names if name != "*"])
-    return (*([PrintIR(after=names)] if names else []), *([Verify()] if verify else []))
+    return (*([PrintIR(after=names)] if names else []), *([verifier()] if verify else []))
 
 
 def each(instruments: Iterable[PassInstrument], tell: Callable[[PassInstrument], T], around: str = "") -> list[T]:

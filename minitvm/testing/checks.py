@@ -17,9 +17,9 @@ from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls
 from minitvm.passes import InferType, Pass, PassContext
 from minitvm.passes.compare import DRAWS, Draw, close, difference
-from minitvm.passes.instrument import compare_numbers
 from minitvm.passes.roundings import RTOL
 from minitvm.passes.rule import FAST_MATH, Rule, rule_pass
+from minitvm.passes.verify import compare_numbers, draws_of
 
 Source = str | Module | Function | Expr
 Rewriter = Pass | Rule | Sequence[Rule]
@@ -91,7 +91,7 @@ def _run_checked(passes: Rewriter, given: Module, rtol: float, context: dict[str
     assert structural_hash(given) == hash_before, "the pass changed the module that it was given"
     verify(found)
     fast = context.get("config", {}).get(FAST_MATH.name)
-    assert_same_numbers(given, found, rtol=max(rtol, 2 * RTOL) if fast else rtol, draws=step.info.draws)
+    assert_same_numbers(given, found, rtol=max(rtol, 2 * RTOL) if fast else rtol, draws=draws_of(step.info))
     return found
 
 
