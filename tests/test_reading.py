@@ -32,6 +32,8 @@ def test_a_convolution_has_few_stops_each_opened_once() -> None:
 
 def test_functions_of_every_stop_run_for_a_convolution(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINITVM_CACHE_DIR", "")
+    for name in ("MINITVM_POISON", "MINITVM_VERIFY"):
+        monkeypatch.delenv(name, raising=False)
     found = functions_by_stage()
     middle, whole = found["passes"] + found["code"], sum(found.values(), Counter())
     assert set(stops()) <= files_of(whole).keys()
