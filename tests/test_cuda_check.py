@@ -20,9 +20,8 @@ from benchmarks.cuda_check import figures, run
 from benchmarks.cuda_check.jobs import Job, floor
 from benchmarks.cuda_check.networks import FLOAT16, FLOAT32, NETWORKS, TF32, Sample
 from minitvm.codegen.cuda.machine import gpu_model
-from simulated_gpu import host_compiler
+from tests.compilers import needs_compiler
 
-needs_compiler = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler is installed")
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is made for Linux")
 pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed: pip install 'minitvm[cuda]'")
 

@@ -14,6 +14,8 @@ from minitvm.ir.op import OPS
 from tests import rooms
 from tests.rooms import CORE_LINES, CORE_TOKENS, ROOMS, ROOT, TOKENS_A_LINE
 
+MOST_FUNCTIONS, MOST_FILES = 12, 29
+
 MAKERS = ("emit", "emit_many", "call_op")
 """What makes a call of the operator that its first argument names."""
 
@@ -88,3 +90,15 @@ def test_budgets_only_shrink() -> None:
     assert not loose, "budgets to lower"
     lines, tokens = held["core"]
     assert tokens <= CORE_TOKENS and tokens <= TOKENS_A_LINE * lines
+
+
+def test_what_is_long_only_gets_less() -> None:
+    """Functions of more than 40 lines, files of more than 400."""
+    texts = {file: (ROOT / file).read_text(encoding="utf-8") for file in rooms.python_files()}
+    nodes = ((file, node) for file, text in texts.items() for node in ast.walk(ast.parse(text)))
+    long = [
+        f"{f}: {n.name}" for f, n in nodes if isinstance(n, ast.FunctionDef) and (n.end_lineno or 0) - n.lineno >= 40
+    ]
+    files = [file for file, text in texts.items() if len(text.splitlines()) > 400]
+    assert len(long) <= MOST_FUNCTIONS, long
+    assert len(files) <= MOST_FILES, files

@@ -135,14 +135,19 @@ def build_consuming(
         report.artifact = artifact = _compile(program, report, facts_of())
     if is_large:
         trim()
-    require_used(compiler.overrides, report.groups)
-    for name in schedules.keys() - report.groups.keys():
-        raise ConfigError(f"{SCHEDULES.name}: there is no kernel {name!r}", hint=closest(name, sorted(report.groups)))
+    _require_used(compiler, schedules, report)
     report.cache_hits, report.cache_misses = cache.hits, cache.misses
     cache.trim_where_due()
     announce(artifact.host_calls, strict)
     report.log()
     return Library(artifact, ir_mod=given, report=report)
+
+
+def _require_used(compiler: KernelCompiler, schedules: Mapping[str, Any], report: BuildReport) -> None:
+    """:class:`ConfigError` where an override, or a schedule of one's own, is of no kernel of the build."""
+    require_used(compiler.overrides, report.groups)
+    for name in schedules.keys() - report.groups.keys():
+        raise ConfigError(f"{SCHEDULES.name}: there is no kernel {name!r}", hint=closest(name, sorted(report.groups)))
 
 
 def _allow_for(params: Mapping[str, Any]) -> None:

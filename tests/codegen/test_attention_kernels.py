@@ -29,7 +29,8 @@ from minitvm.ir.loop.sizes import bound
 from minitvm.ir.types import TensorType
 from minitvm.passes import PassContext
 from minitvm.target import MachineModel
-from simulated_gpu import ORDERS, HostKernels, host_compiler, host_image
+from simulated_gpu import ORDERS, HostKernels, host_image
+from tests.compilers import needs_compiler
 
 BOUNDS = {"float64": 1e-12, "float32": 2e-5, "float16": 4e-3}
 SMALL_CACHE = MachineModel(32, 16, l2_bytes=4096)
@@ -109,7 +110,7 @@ def test_tensor_cores(seed: int) -> None:
         np.testing.assert_allclose(found, expected, rtol=0, atol=TF32)
 
 
-@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+@needs_compiler
 def test_tensor_cores_in_every_order_of_threads() -> None:
     call, arrays, made = on_tensor_cores(9)
     kernels = HostKernels(host_image(*(emit_cuda(*bind_plain(kernel)) for kernel in made)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import pytest
 from cuda_kernels import MACHINE
 from native_kernel import run_native
 from test_cuda_numbers import BACKEND, Compiled
@@ -22,9 +21,9 @@ from minitvm.ir.builder import call_op, const, function, var
 from minitvm.ir.dtypes import STORED
 from minitvm.ir.expr import Expr, Function
 from minitvm.ir.loop.interp import run_kernel
-from simulated_gpu import host_compiler
+from tests.compilers import needs_compiler
 
-pytestmark = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+pytestmark = needs_compiler
 
 CHAINS, STEPS, ELEMENTS = 6, 9, 331
 DTYPES = ("float16", "bfloat16", "float32", "float64", "int8", "int32", "int64", "uint8")

@@ -22,7 +22,8 @@ from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.expr import Call, Expr
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.passes.manager import PassContext
-from simulated_gpu import ORDERS, HostKernels, host_compiler, host_image
+from simulated_gpu import ORDERS, HostKernels, host_image
+from tests.compilers import needs_compiler
 
 COPIED = [(0, 2), (1, 3), (2, 3), (4, 2), (5, 3), (6, 3), (8, 2), (8, 3), (9, 3), (16, 3), (19, 2)]
 """Cases, and stages of each: lines and depth inside, vectors and single elements, padding."""
@@ -61,7 +62,7 @@ def test_pipelines_give_the_right_numbers() -> None:
         assert np.abs(result - expected).max() < limit * np.abs(expected).max(), (name, choice)
 
 
-@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+@needs_compiler
 def test_the_cuda_c_gives_them_in_every_order_of_threads() -> None:
     cases = [(name, kernel_of(t, choice), *rest) for name, t, choice, *rest in found()]
     kernels = HostKernels(host_image(*(emit_cuda(*bind_plain(kernel)) for _, kernel, *_ in cases)))

@@ -40,9 +40,9 @@ from minitvm.ir.loop.verify import verify_kernel
 from minitvm.target import Target
 from simulated_gpu import ORDERS, DeviceFault, host_compiler
 from simulated_gpu.device import HostGroups
+from tests.compilers import needs_compiler
 
 BACKEND = backend_of(Target("cuda"), 1)
-needs_compiler = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
 X = np.random.default_rng(0).normal(size=(5, 32)).astype("float32")
 RACE = "{} {} an element of {} that another thread touched since the last barrier"
 

@@ -21,12 +21,13 @@ from minitvm.codegen.simplify import simplify
 from minitvm.ir.loop import Buffer, Kernel
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.target import Target
-from simulated_gpu import ORDERS, host_compiler
+from simulated_gpu import ORDERS
 from simulated_gpu.device import HostGroups
+from tests.compilers import needs_compiler
 
 CALLS = 4
 """Of each operator."""
-pytestmark = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+pytestmark = needs_compiler
 BACKEND = backend_of(Target("cuda"), 1)
 
 

@@ -25,8 +25,9 @@ from minitvm.codegen.cuda.schedules.sorting import TILE
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Kernel, seq
-from simulated_gpu import ORDERS, host_compiler
+from simulated_gpu import ORDERS
 from simulated_gpu.device import HostGroups, simulated_target
+from tests.compilers import needs_compiler
 
 EXACT, SUMS = Accuracy(), Accuracy(ulps=64, scale=256)
 EDGES = (1, 2, 3, 31, 32, 33, 255, 257, 1023, TILE + 1)
@@ -158,7 +159,7 @@ def test_rows_give_the_right_numbers(name: str) -> None:
         assert not any(d.by == "bind" for d in found.decisions)
 
 
-@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+@needs_compiler
 def test_the_cuda_c_of_rows_gives_the_right_numbers() -> None:
     """Of every other case, on the simulated GPU, in every order of blocks and threads."""
     cases = [c for c in CASES.values() if all(a.size for a in c.arrays)][::2]
@@ -218,7 +219,7 @@ def test_results_whose_blocks_differ_go_by_launches_of_their_own() -> None:
     check(kernel, interpreted(kernel, bound, arrays), expected_of(function, arrays), SUMS)
 
 
-@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+@needs_compiler
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_detector_s_last_operators_agree_with_the_processor_s() -> None:
     """As a model, whose results are as long as the values say; threads in random order."""

@@ -52,6 +52,7 @@ from minitvm.ir.loop.verify import verify_kernel
 from minitvm.target import Target
 from simulated_gpu import ORDERS, host_compiler
 from simulated_gpu.device import HostGroups, simulated_target
+from tests.compilers import needs_compiler
 
 BACKEND = backend_of(Target("cuda"), 1)
 LARGE = gpu_model("sm_90")
@@ -180,7 +181,7 @@ def test_every_operator_gives_the_right_numbers(machine: GpuModel) -> None:
             check(kernel, interpreted(kernel, bound, found.arrays), found.expected, found.accuracy)
 
 
-@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+@needs_compiler
 def test_the_cuda_c_gives_the_right_numbers() -> None:
     """Of every case, on the simulated GPU, in every order of blocks and threads."""
     cases = [c for c in CASES.values() if all(0 not in p.type.shape for p in c.function.params)]  # type: ignore[union-attr]

@@ -16,9 +16,9 @@ from cuda_sizes import check
 from minitvm.codegen.cuda.templates.blocks import Lines
 from minitvm.codegen.cuda.templates.product import Staging
 from minitvm.codegen.cuda.templates.tile import VECTOR
-from simulated_gpu import host_compiler
+from tests.compilers import needs_compiler
 
-pytestmark = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+pytestmark = needs_compiler
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda s: s.name)

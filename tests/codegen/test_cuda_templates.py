@@ -25,7 +25,8 @@ from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls
 from minitvm.testing import resnet
-from simulated_gpu import HostKernels, host_compiler, host_image
+from simulated_gpu import HostKernels, host_image
+from tests.compilers import needs_compiler
 
 MACHINE = gpu_model("sm_90")
 SAMPLED = 2
@@ -120,7 +121,7 @@ def simulated(kernels: HostKernels, number: int, kernel: Kernel, arrays: list[np
     return memory[kernel.outputs[0]]
 
 
-@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+@needs_compiler
 @pytest.mark.parametrize("rank", [0, 7])
 def test_the_cuda_c_of_every_case_gives_the_right_numbers(rank: int) -> None:
     """Of what is taken, and of another choice, threads in order and the other way round."""

@@ -44,6 +44,7 @@ from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.passes.manager import PassContext
 from simulated_gpu import ORDERS, HostKernels, host_compiler, host_image
+from tests.compilers import needs_compiler
 
 PRODUCTS = [0, 2, 6, 8, 16]
 """Cases of every template, neither depthwise."""
@@ -127,7 +128,7 @@ def test_float16_needs_no_permission(case: int) -> None:
         assert np.abs(result - expected).max() < 2**-11 * np.abs(expected).max(), choice
 
 
-@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+@needs_compiler
 def test_float16_in_every_order_of_threads() -> None:
     found = [(kernel_of(t, choice), a, e) for t, ways, a, e in map(halves, (1, 2, 8, 16)) for choice in ways[1:]]
     kernels = HostKernels(host_image(*(emit_cuda(*bind_plain(kernel)) for kernel, _, _ in found)))
@@ -220,7 +221,7 @@ def shared_of(template: Template, choice: Choice) -> int:
     return choice.tile.shared_bytes(2 if "float16" in choice.scheme else 4)
 
 
-@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+@needs_compiler
 @pytest.mark.parametrize(("dtype", "option"), [("float16", "none"), ("float32", "cuda.allow_tf32")])
 def test_tiles_may_need_all_the_shared_memory_that_a_block_may_have(dtype: str, option: str) -> None:
     with PassContext(config={} if option == "none" else {option: True}):
@@ -248,7 +249,7 @@ def test_strict_float32_stays_off_tensor_cores() -> None:
     assert not isinstance(made(0)[0].choice.tile, MmaTile)
 
 
-@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+@needs_compiler
 @pytest.mark.parametrize("option", LIMITS)
 def test_the_cuda_c_gives_the_right_numbers(option: str) -> None:
     found = [(kernel_of(t, t.choice), a, e) for t, a, e in (products(option, case) for case in PRODUCTS)]

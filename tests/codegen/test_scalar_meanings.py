@@ -18,7 +18,7 @@ from minitvm.codegen.simplify import simplify
 from minitvm.ir.loop import Binary, Buffer, Cast, Const, Kernel, LoopExpr, LoopKind, Store, const, loop, seq
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.op import OPS
-from simulated_gpu import host_compiler
+from tests.compilers import needs_compiler
 
 INTS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 FLOATS = ["float16", "float32", "float64"]
@@ -143,7 +143,7 @@ def test_everything_but_zero_is_true(source: str) -> None:
     check(lambda x: Cast(x, "bool"), np.array([False, False, *[True] * 6]), values)
 
 
-@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+@needs_compiler
 @pytest.mark.parametrize("dtype", INTS)
 def test_cuda_c(dtype: str) -> None:
     """The CUDA C that is printed, by the host's compiler."""

@@ -23,7 +23,7 @@ from minitvm.ir.loop.scalar import convert
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import OPS
 from minitvm.passes.arithmetic import is_lossless
-from simulated_gpu import host_compiler
+from tests.compilers import needs_compiler
 
 FLOATS = [dtype for dtype in STORED if is_float(dtype)]
 FLOAT8 = [dtype for dtype in FLOATS if dtype.startswith("float8") and "e8m0" not in dtype]
@@ -218,7 +218,7 @@ def test_packed() -> None:
     assert packed(np.array([1, 2, 3, 0, 1], "uint2")) == b"\x39\x01"
 
 
-@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+@needs_compiler
 def test_cuda_c() -> None:
     """The CUDA C that is printed, by the host's compiler."""
     cases = []

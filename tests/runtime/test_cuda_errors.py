@@ -24,7 +24,8 @@ from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
 from minitvm.runtime.nvidia import driver, image, memory
-from simulated_gpu import host_compiler, host_image
+from simulated_gpu import host_image
+from tests.compilers import needs_compiler
 
 pytestmark = pytest.mark.skipif(
     "STANDIN_ARCH" not in os.environ, reason="needs the stand-in for a driver: tests/runtime/test_cuda_standin.py"
@@ -216,7 +217,7 @@ extern "C" __global__ void __launch_bounds__(1) FUNCTION(float *__restrict__ x)
 """
 
 
-@pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler is installed")
+@needs_compiler
 def test_the_debug_executor_names_the_kernel_that_faults(built: Model) -> None:
     """One that stores far outside of its result."""
     symbol, data = list(built[2].artifact.objects.items())[-1]

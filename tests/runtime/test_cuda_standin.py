@@ -14,8 +14,8 @@ from nvrtc import needs_nvrtc
 
 from benchmarks import scale
 from benchmarks.launches import python_seconds
-from simulated_gpu import host_compiler
 from simulated_gpu.standin import environment
+from tests.compilers import needs_compiler
 
 
 def _has_driver() -> bool:
@@ -26,10 +26,7 @@ def _has_driver() -> bool:
 
 
 TESTS = pathlib.Path(__file__).parents[1]
-pytestmark = [
-    pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler is installed: install g++ or clang++"),
-    pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is made for Linux"),
-]
+pytestmark = [needs_compiler, pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is made for Linux")]
 pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed: pip install 'minitvm[cuda]'")
 
 

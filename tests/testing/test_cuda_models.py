@@ -20,10 +20,10 @@ from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.driver import HostCallWarning
 from minitvm.errors import TargetError
 from minitvm.passes import PassContext
-from simulated_gpu import host_compiler
 from simulated_gpu.device import simulated_target
+from tests.compilers import needs_compiler
 
-pytestmark = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+pytestmark = needs_compiler
 
 
 @pytest.fixture(autouse=True)

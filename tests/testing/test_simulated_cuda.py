@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from minitvm.errors import CompilerError
-from simulated_gpu import ORDERS, DeviceFault, HostKernels, host_compiler, host_image
+from simulated_gpu import ORDERS, DeviceFault, HostKernels, host_image
+from tests.compilers import needs_compiler
 
-pytestmark = pytest.mark.skipif(host_compiler() is None, reason="no C++ compiler on this machine")
+pytestmark = needs_compiler
 
 SOURCES = {
     "reverse": """

@@ -82,8 +82,7 @@ def from_onnx(
         A path, the bytes of a file, or an ``onnx.ModelProto``.
     shape_dict:
         Shapes of inputs; needed where the model leaves dimensions open.  ``None`` as a dimension keeps it open, and so
-        does a name of its own where symbols are counted on (``ir.dims.assumptions``).
-        Naming a weight turns it into an input.
+        does a name of its own where symbols are counted on (``ir.dims.assumptions``).  A weight becomes an input.
     dtype_dict:
         dtypes of inputs, where they differ from the model's.
     freeze_params:
@@ -93,8 +92,7 @@ def from_onnx(
 
     Returns
     -------
-    The module, whose ``main`` takes the inputs and then the weights, both under their ONNX names, and the weights
-    by name.  Several outputs are a tuple.
+    The module, whose ``main`` takes inputs, then weights, by their ONNX names; the weights.  Several outputs: a tuple.
 
     Raises
     ------

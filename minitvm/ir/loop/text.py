@@ -170,12 +170,10 @@ class _Printer:
             case Alloc(buffer, body):
                 yield f"{pad}alloc {self.buffer(buffer)}: {_type(buffer)} {buffer.scope}:"
                 yield from self.lines(body, depth + 1)
-            case Barrier():
-                yield f"{pad}barrier"
+            case Barrier() | CopyCommit():
+                yield f"{pad}{'barrier' if isinstance(stmt, Barrier) else 'commit copies'}"
             case Prefetch():
                 yield f"{pad}prefetch {texts[0]}"
-            case CopyCommit():
-                yield f"{pad}commit copies"
             case CopyWait(groups):
                 yield f"{pad}wait for copies but {groups} groups"
             case Mma(sums, at, a, _, kind):
