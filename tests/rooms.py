@@ -73,7 +73,7 @@ ROOMS = {
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 30_200, 360_000, 12.0
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 30_500, 363_000, 12.0
 
 
 def python_files() -> list[str]:
