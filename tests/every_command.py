@@ -71,7 +71,7 @@ def fill(folder: pathlib.Path) -> None:
     plain = (relu, scale, node("Add", ["b", "w"], ["c"], "sum"), node("Softmax", ["c"], ["y"], "soft"))
     _save(folder / "m.onnx", (64, 1, 4), *plain)
     _save(folder / "one.onnx", (4, 16), relu, scale, node("MatMul", ["b", "w"], ["y"], "product"))
-    _save(folder / "python.onnx", (1,), relu, node("NonZero", ["a"], ["z"]), node("Cast", ["z"], ["y"], to=1))
+    _save(folder / "python.onnx", (1,), relu, node("Cast", ["a"], ["z"], to=8), node("Cast", ["z"], ["y"], to=1))
     minitvm.compile(folder / "m.onnx", shape_dict={"x": (1, 4)}).save(folder / "m.mtvm")
     np.savez(folder / "x.npz", x=np.ones((3, 4), np.float32), n=np.float32(2))
     for name, text in {"mine.py": MINE, "mutated.py": MUTATED, "taken.py": "", "empty": ""}.items():

@@ -93,7 +93,9 @@ class Step:
         """The step that a line says; :class:`ScheduleError` where it says none."""
         try:
             (found,) = ast.parse(line.strip()).body
-            call, made = found.value, None  # type: ignore[attr-defined]
+            if not isinstance(found, (ast.Assign, ast.Expr)) or not isinstance(found.value, ast.Call):
+                raise ValueError("it is no call")
+            call, made = found.value, None
             if isinstance(found, ast.Assign):
                 (target,) = found.targets
                 made = tuple(_name(e) for e in (target.elts if isinstance(target, ast.Tuple) else [target]))

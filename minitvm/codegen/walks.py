@@ -125,7 +125,7 @@ class Walk:
         return [main, self.moved(var, last + whole * factor, ((last, rest),))] if rest else [main]
 
     def split_evenly(self, var: LoopVar, factor: Dim) -> Walk:
-        """Of a loop as long as only a run says, which is a multiple of ``factor``."""
+        """Splits a loop as long as only a run says, which is a multiple of ``factor``."""
         extent, inner, walk = dict(self.loops)[var], var, self
         if factor != extent:
             outer, inner = LoopVar(f"{var.name}o"), LoopVar(f"{var.name}i")

@@ -16,7 +16,9 @@ from minitvm.errors import CompilerError
 from minitvm.ir import builder as ir
 from minitvm.ir.dims import PLACES, ROOM, Dim, symbol
 from minitvm.ir.expr import Call, Expr, Function, Tuple, Var
+from minitvm.ir.ops.indexing import TensorScatter
 from minitvm.ir.ops.slicing import Concatenate
+from minitvm.ir.ops.tensor import Extent
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import rewrite
 
@@ -44,8 +46,8 @@ class _Cache:
 
     def written(self, new: Expr) -> Expr:
         """The memory with new places behind those in use."""
-        start = ir.broadcast_to(ir.call_op("extent", size=self.used), shape=self.past.tensor_type.shape[:1])
-        return ir.call_op("tensor_scatter", self.memory, new, start, axis=self.axis)
+        start = ir.broadcast_to(Call(Extent(self.used), ()), shape=self.past.tensor_type.shape[:1])
+        return Call(TensorScatter(self.axis), (self.memory, new, start))
 
     def is_grown(self, head: Expr) -> bool:
         """True if a result is the past with something behind it."""

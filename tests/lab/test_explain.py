@@ -129,10 +129,10 @@ def test_what_was_decided_alike_is_one_sentence() -> None:
 @pytest.mark.filterwarnings("ignore::minitvm.driver.HostCallWarning")
 def test_a_node_in_python_says_so() -> None:
     nodes = [
-        onnx.helper.make_node("NonZero", ["x"], ["places"], name="where"),
-        onnx.helper.make_node("Neg", ["places"], ["y"], name='<script>"&'),
+        onnx.helper.make_node("Neg", ["x"], ["number"], name="negated"),
+        onnx.helper.make_node("Cast", ["number"], ["y"], name='<script>"&', to=onnx.TensorProto.STRING),
     ]
-    x, y = onnx.helper.make_tensor_value_info("x", 1, [6]), onnx.helper.make_tensor_value_info("y", 7, [1, None])
+    x, y = (onnx.helper.make_tensor_value_info(name, dtype, [6]) for name, dtype in (("x", 1), ("y", 8)))
     library = minitvm.compile(onnx.helper.make_model(onnx.helper.make_graph(nodes, "g", [x], [y])))
     found = explain(library, node='<script>"&')
     assert found.section(PLACE) is not None and "runs in Python, no kernel, since" in found.summary

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from minitvm.codegen.loops import halved, in_lanes, or_zero, with_memory
 from minitvm.codegen.problem import Problem
@@ -141,7 +141,7 @@ class Seen:
                 return Store(self.odd, (lane,), intrin("fma", found, const(0, found.dtype), self.odd[lane]))
 
             whole = range(0, width, self.lanes)
-            return seq(*(self._lanes(lambda lane, at=at: added(lane, at)) for at in whole))  # type: ignore[misc]
+            return seq(*(self._lanes(partial(added, at=at)) for at in whole))
 
         before = loop(self.begin, position, name="j")
         behind = loop(self.key_length - self.end, lambda j: position(self.end + j), name="j")
@@ -161,5 +161,5 @@ class Seen:
             return Store(self.odd, (lane,), self.odd[lane] + low)
 
         vectors = range(0, self.queries, self.lanes)
-        asked = (self._lanes(lambda lane, at=at: added(lane, at)) for at in vectors)  # type: ignore[misc]
+        asked = (self._lanes(partial(added, at=at)) for at in vectors)
         return seq(self._cleared(), *asked, halved(self.odd, (), self.lanes, "add"))

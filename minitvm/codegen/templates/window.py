@@ -141,8 +141,8 @@ class OpenAxis(Axis):
 
 def axis_of(extent: Dim, outputs: Dim, *window: int) -> Axis:
     """The axis of (taps, stride, dilation, elements of padding before)."""
-    maker = Axis if isinstance(extent, int) and isinstance(outputs, int) else OpenAxis
-    return maker(extent, outputs, *window)  # type: ignore[arg-type]
+    maker: Callable[..., Axis] = Axis if isinstance(extent, int) and isinstance(outputs, int) else OpenAxis
+    return maker(extent, outputs, *window)
 
 
 @dataclass(frozen=True)
