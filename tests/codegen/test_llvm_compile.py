@@ -26,7 +26,7 @@ from minitvm.codegen.llvm.compile import (
     optimized_ir,
 )
 from minitvm.codegen.llvm.emit import emit
-from minitvm.codegen.llvm.plain_addresses import plain_addresses
+from minitvm.codegen.llvm.plain_addresses import LARGE, addresses_of
 from minitvm.errors import CompilerError, TargetError
 from minitvm.ir.loop import (
     Alloc,
@@ -384,7 +384,7 @@ def test_float16_without_the_instructions() -> None:
 
 
 def test_others_in_the_process_get_llvm_as_it_is() -> None:
-    """The option that minitvm compiles with holds no longer than that."""
+    """The option that minitvm compiles large modules with holds no longer than that."""
     a, b = Buffer("a", (64, 64), "float32"), Buffer("b", (64, 64), "float32")
     rows = loop(64, lambda i: loop(64, lambda j: store(b, (i, j), a[j, i] * 2 + a[i, j])))
     text = emit(Kernel("other", (a, b), rows), machine_model(host()))
@@ -394,7 +394,24 @@ def test_others_in_the_process_get_llvm_as_it_is() -> None:
         return str(machine.emit_assembly(llvm.parse_assembly(text, context=llvm.create_context())))
 
     before = others()
-    with plain_addresses(), plain_addresses():
-        assert others() != before
+    for module in ("x" * LARGE, text):
+        with addresses_of(module), addresses_of(module):
+            assert (others() == before) == (module == text)
+        assert others() == before
     compile_object(text, host())
     assert others() == before
+
+
+def test_modules_that_want_the_pass_wait_for_those_that_do_not() -> None:
+    inside: list[str] = []
+
+    def small() -> None:
+        with addresses_of(""):
+            inside.append("small")
+
+    with addresses_of("x" * LARGE):
+        other = threading.Thread(target=small)
+        other.start()
+        inside.append("large")
+    other.join()
+    assert inside == ["large", "small"]

@@ -14,7 +14,7 @@ import llvmlite.binding
 
 from minitvm import config
 from minitvm.codegen.llvm.arith import DOTS, WIDTH
-from minitvm.codegen.llvm.plain_addresses import plain_addresses
+from minitvm.codegen.llvm.plain_addresses import addresses_of
 from minitvm.errors import CompilerError, TargetError, did_you_mean
 from minitvm.ir.loop import Dot
 from minitvm.target import MachineModel, Target, arch_of, marks_of, text_of
@@ -451,7 +451,7 @@ def optimized_ir(llvm_ir: str, cpu: Cpu) -> str:
 def assembly(llvm_ir: str, cpu: Cpu) -> str:
     """The target's assembly; any target that LLVM was built with."""
     module, machine = _optimized(llvm_ir, cpu)
-    with plain_addresses():
+    with addresses_of(llvm_ir):
         return str(machine.emit_assembly(module))
 
 
@@ -462,7 +462,7 @@ def compile_object(llvm_ir: str, cpu: Cpu) -> bytes:
     and a thread its own machine, so threads do not wait for each other.
     """
     module, machine = _optimized(llvm_ir, cpu)
-    with ffi.OutputString() as error, plain_addresses():
+    with ffi.OutputString() as error, addresses_of(llvm_ir):
         buffer = _unlocked("LLVMPY_TargetMachineEmitToMemory")(machine, module, 1, error)
         if not buffer:
             raise CompilerError("LLVM has no machine code for the module", where=str(error).splitlines())

@@ -1,11 +1,12 @@
-"""LLVM without its loop strength reduction, for as long as minitvm compiles.
+"""LLVM without its loop strength reduction, for as long as minitvm compiles a large module.
 
 The pass is a third of what LLVM takes for a kernel, more than proportionally for large loops.  It looks for the
 cheapest way to count addresses up.  The emitter's loops have them nearly so: what a loop does not change stands before
-it, and neighbouring elements are constants away from one register.  What is left is an addition an iteration.
+it, and neighbouring elements are constants away from one register.  What is left is an addition an iteration.  Kernels
+that only move numbers are small, cost the pass little, and take up to 1.7 times as long without it.
 
 LLVM knows no such wish for one module, only for the process, where others (Numba) compile, too: it holds for as long as
-any thread of minitvm's is at it.
+any thread of minitvm's is at it.  Modules that want the pass wait until then.
 """
 
 import threading
@@ -17,23 +18,31 @@ import llvmlite.binding
 
 llvm: Any = llvmlite.binding  # has no types
 
-_lock = threading.Lock()
-_inside = 0
+LARGE = 16_000
+"""Characters of a module's LLVM IR from which it is large."""
+
+_changed = threading.Condition()
+_inside = {True: 0, False: 0}
+"""How many threads compile without the pass, and how many with it."""
 
 
 @contextmanager
-def plain_addresses() -> Iterator[None]:
-    """What LLVM makes inside is made without the pass, whoever asks for it."""
-    _enter(1)
+def addresses_of(llvm_ir: str) -> Iterator[None]:
+    """What LLVM makes inside of a large module is made without the pass, whoever asks for it."""
+    plain = len(llvm_ir) >= LARGE
+    with _changed:
+        _changed.wait_for(lambda: not _inside[not plain])
+        _count(plain, 1)
     try:
         yield
     finally:
-        _enter(-1)
+        with _changed:
+            _count(plain, -1)
+            _changed.notify_all()
 
 
-def _enter(more: int) -> None:
-    global _inside
-    with _lock:
-        was, _inside = _inside, _inside + more
-        if (was > 0) != (_inside > 0):
-            llvm.set_option("minitvm", f"-disable-lsr={str(_inside > 0).lower()}")
+def _count(plain: bool, more: int) -> None:
+    was = _inside[plain]
+    _inside[plain] += more
+    if plain and (was > 0) != (_inside[plain] > 0):
+        llvm.set_option("minitvm", f"-disable-lsr={str(_inside[plain] > 0).lower()}")
