@@ -17,7 +17,7 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Tuple
 from minitvm.ir.op import Op
 from minitvm.ir.ops.stage import Stage
 from minitvm.ir.ops.tensor import Extent
-from minitvm.ir.types import TensorType, leaves, symbols
+from minitvm.ir.types import TensorType, is_named, symbols
 from minitvm.ir.visitor import children, held_functions, post_order, rebuild, sizes_of
 
 
@@ -174,7 +174,7 @@ class _Body:
 
     def _param(self, node: Expr, value: Expr, axis: int) -> Expr:
         """A parameter of the node's type for a value from before."""
-        if not all(isinstance(t, TensorType) for t in leaves(node.type)) or not isinstance(node.type, TensorType):
+        if not isinstance(node.type, TensorType) or not is_named(node.type):
             raise Undecided(f"a stage reads {node.type}")
         if node not in self.params:
             self.params[node] = Var(f"a{len(self.params)}", node.type)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 import minitvm
 from minitvm.driver import HostCallWarning
@@ -282,3 +284,21 @@ def test_a_bag_of_embeddings_is_one_kernel_for_any_lengths(mean: bool) -> None:
     (library,) = session.libraries
     assert library.host_calls == []
     assert any("segment_reduce" in facts["ops"] for facts in library.artifact.metadata.values())
+
+
+def test_sizes_that_no_measure_names_are_left_to_python() -> None:
+    """Behind a sequence a size has no name: no stage can read it, no operator count to it; others are in stages."""
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 18]>
+        g (float[N, T] x, float[S] z) => (float[] y, float[] w) <int64[1] first = {0}, float some = {0.1}> {
+            sums = ReduceSum <keepdims = 0> (x, first) wanted = Greater (sums, some) y = Compress <axis = 1> (x, wanted)
+            parts = SplitToSequence <axis = 0> (z) more = SequenceInsert (parts, z)
+            joined = ConcatFromSequence <axis = 0> (more) over = Greater (joined, some)
+            w = Compress <axis = 0> (joined, over) }"""
+    )
+    session, runtime = minitvm.InferenceSession(model), onnxruntime.InferenceSession(model.SerializeToString())
+    for shape, count in (((7, 1), 1), ((3, 2), 0), ((0, 7), 7), ((4, 9), 3)):
+        feeds = {"x": np.sin(np.arange(math.prod(shape), dtype=np.float32)).reshape(shape), "z": np.arange(count) * 0.2}
+        feeds["z"] = feeds["z"].astype(np.float32)
+        for found, want in zip(session.run(None, feeds), runtime.run(None, feeds), strict=True):
+            np.testing.assert_array_equal(found, want)
