@@ -394,7 +394,7 @@ def test_others_in_the_process_get_llvm_as_it_is() -> None:
         return str(machine.emit_assembly(llvm.parse_assembly(text, context=llvm.create_context())))
 
     before = others()
-    for module in ("x" * LARGE, text):
+    for module in ("\n  ret void" * LARGE, text):
         with addresses_of(module), addresses_of(module):
             assert (others() == before) == (module == text)
         assert others() == before
@@ -409,7 +409,7 @@ def test_modules_that_want_the_pass_wait_for_those_that_do_not() -> None:
         with addresses_of(""):
             inside.append("small")
 
-    with addresses_of("x" * LARGE):
+    with addresses_of("\n  ret void" * LARGE):
         other = threading.Thread(target=small)
         other.start()
         inside.append("large")

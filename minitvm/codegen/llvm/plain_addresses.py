@@ -18,8 +18,8 @@ import llvmlite.binding
 
 llvm: Any = llvmlite.binding  # has no types
 
-LARGE = 16_000
-"""Characters of a module's LLVM IR from which it is large."""
+LARGE = 350
+"""Instructions of a module from which it is large; its comments and what it says for debuggers do not count."""
 
 _changed = threading.Condition()
 _inside = {True: 0, False: 0}
@@ -29,7 +29,7 @@ _inside = {True: 0, False: 0}
 @contextmanager
 def addresses_of(llvm_ir: str) -> Iterator[None]:
     """What LLVM makes inside of a large module is made without the pass, whoever asks for it."""
-    plain = len(llvm_ir) >= LARGE
+    plain = llvm_ir.count("\n  ") >= LARGE  # instructions are indented
     with _changed:
         _changed.wait_for(lambda: not _inside[not plain])
         _count(plain, 1)
