@@ -259,21 +259,12 @@ def _text(value: Any) -> Any:
 def emit(name: str, *args: Any, **attributes: Any) -> Expr:
     """A call of operator ``name``; a constant where all its arguments are constants and the result is small.
 
-    Numbers among the arguments are of the dtype of the last tensor: ``emit("where", is_zero, 1.0, x)``.  Raises
-    :class:`UnknownSize` for an attribute that is a size without a name: no run could say it.
+    Numbers among the arguments are of the dtype of the last tensor: ``emit("where", is_zero, 1.0, x)``.
     """
-    if any(map(_has_no_name, attributes.values())):
-        raise UnknownSize(f"{name}: a size of its attributes is known only when the model runs")
     tensors = _tensors(args)
     if len(tensors) > 1 and issubclass(OPS.get(name, Op), Elementwise):
         tensors = with_shapes(tensors, with_ones(*(x.tensor_type.shape for x in tensors)))
     return fold(call_op(name, *tensors, **attributes))
-
-
-def _has_no_name(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return any(map(_has_no_name, value))
-    return isinstance(value, SymbolicDim) and value.is_anonymous
 
 
 def with_shapes(tensors: Sequence[Expr], shapes: Sequence[tuple[Any, ...]]) -> list[Expr]:

@@ -7,7 +7,7 @@ from minitvm.frontend.onnx.index import within
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, emit_many, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import Outputs, onnx_op
 from minitvm.frontend.onnx.tensor import integers
-from minitvm.ir.dims import are_counted_on, can_measure, measure
+from minitvm.ir.dims import are_counted_on, can_measure, is_anonymous, measure
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.types import is_named, is_numeric
 
@@ -58,6 +58,8 @@ def compress(node: OnnxNode) -> Expr:
     if node.known(1) is not None or extent is None or asked is None:
         kept = np.flatnonzero(node.constant(1, "condition")[:extent])
         return emit("take", x, within(node, x, integers(kept), (axis,)), axis=axis, mode="clip")
+    if is_anonymous(extent):  # no run could say where to cut
+        raise node.unknown(f"the length of axis {axis} is known only when the model runs")
     places, count = emit_many("nonzero", emit("strided_slice", node[1], begin=(0,), end=(extent,), axes=(0,)))
     chosen = emit("reshape", prefix(places, count, 1), newshape=(-1,))
     return emit("take", x, chosen, axis=axis, mode="clip")
