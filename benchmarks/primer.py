@@ -42,19 +42,21 @@ class Beside:
 def rows(rounds: int) -> Iterator[Beside]:
     """One for each of :data:`MODELS`.  Outputs that differ by 1e-4 of the largest are an ``AssertionError``."""
     for network, build in MODELS.items():
-        model = build()
-        compiling, compiled = _seconds(lambda: primer.Executable(primer.from_onnx(model)))  # noqa: B023
-        session = minitvm.InferenceSession(model.SerializeToString(), num_threads=1)
-        image = np.random.default_rng(0).normal(size=compiled.function.params[0].shape).astype(np.float32)
-        feeds = {compiled.function.params[0].name: image}
-        (expected,), (found,) = session.run(None, feeds), compiled(image)
-        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
-        pairs = [
-            (_seconds(lambda: compiled(image))[0], _seconds(lambda: session.run(None, feeds))[0])  # noqa: B023
-            for _ in range(rounds)
-        ]
-        ours, real = (statistics.median(times) for times in zip(*pairs, strict=True))
-        yield Beside(network, ours, real, statistics.median(a / b for a, b in pairs), compiling)
+        yield _beside(network, build(), rounds)
+
+
+def _beside(network: str, model: onnx.ModelProto, rounds: int) -> Beside:
+    compiling, compiled = _seconds(lambda: primer.Executable(primer.from_onnx(model)))
+    session = minitvm.InferenceSession(model.SerializeToString(), num_threads=1)
+    image = np.random.default_rng(0).normal(size=compiled.function.params[0].shape).astype(np.float32)
+    feeds = {compiled.function.params[0].name: image}
+    (expected,), (found,) = session.run(None, feeds), compiled(image)
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    pairs = [
+        (_seconds(lambda: compiled(image))[0], _seconds(lambda: session.run(None, feeds))[0]) for _ in range(rounds)
+    ]
+    ours, real = (statistics.median(times) for times in zip(*pairs, strict=True))
+    return Beside(network, ours, real, statistics.median(a / b for a, b in pairs), compiling)
 
 
 def _seconds(act: Callable[[], T]) -> tuple[float, T]:

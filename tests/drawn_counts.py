@@ -402,14 +402,26 @@ def checked(seed: int) -> tuple[str, int, list[str]]:
             found = session.run(None, {"x": x})
         except Exception as error:
             return f"{'+'.join(made)}: refused: {type(error).__name__} {error}", len(session.libraries), []
-        for name, a, b in zip(session.get_outputs(), found, wanted, strict=True):
-            if a.shape != b.shape or a.dtype != b.dtype:
-                return f"{'+'.join(made)}: {name.name}: {a.dtype} {a.shape}, not {b.dtype} {b.shape}", 0, []
-            if not np.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True):
-                return f"{'+'.join(made)}: {name.name}: off by {np.abs(a - b).max()}", 0, []
+        if problem := difference(session, found, wanted):
+            return f"{'+'.join(made)}: {problem}", 0, []
+    return "", len(session.libraries), declined(session)
+
+
+def difference(session: minitvm.InferenceSession, found: list[Any], wanted: list[Any]) -> str:
+    """What is wrong with a session's results, "" if nothing."""
+    for output, a, b in zip(session.get_outputs(), found, wanted, strict=True):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return f"{output.name}: {a.dtype} {a.shape}, not {b.dtype} {b.shape}"
+        if not np.allclose(a, b, rtol=1e-4, atol=1e-4, equal_nan=True):
+            return f"{output.name}: off by {np.abs(a - b).max()}"
+    return ""
+
+
+def declined(session: minitvm.InferenceSession) -> list[str]:
+    """Why there are no kernels for all sizes, and what runs in Python."""
     refused = session.symbolic is None or not session.symbolic.taken
     why = [str(session.symbolic)] if refused else []
-    return "", len(session.libraries), why + [call.op for call in session.libraries[-1].host_calls]
+    return why + [call.op for call in session.libraries[-1].host_calls]
 
 
 def main() -> None:

@@ -85,7 +85,10 @@ def _decoder(name: str, heads: int = 4, size: int = 8, **config: Any) -> Model:
     plain = {"input_ids": "int64<100 batch seq", "attention_mask": "int64=1 batch past+seq"}
     held = {f"past_{i}_{what}": f"float32 batch {heads} past {size}" for i in range(2) for what in ("key", "value")}
     settings = {**_SMALL, **config}
-    make = lambda: Cached(network(name, **settings), list(plain))  # noqa: E731
+
+    def make() -> nn.Module:
+        return Cached(network(name, **settings), list(plain))
+
     return Model(make, {**plain, **held}, STEP, (DYNAMO,))
 
 

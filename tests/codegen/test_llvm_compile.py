@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import pathlib
+import signal
 import threading
 from functools import partial
 
@@ -415,3 +417,16 @@ def test_modules_that_want_the_pass_wait_for_those_that_do_not() -> None:
         inside.append("large")
     other.join()
     assert inside == ["large", "small"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes do not fork here")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_waits_for_no_thread_that_it_has_not() -> None:
+    """One that forked while another thread compiled a large module compiles a small one."""
+    with addresses_of("\n  ret void" * LARGE):
+        child = os.fork()
+        if not child:
+            signal.alarm(20)  # kills it
+            with addresses_of(""):
+                os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -9,6 +9,7 @@ LLVM knows no such wish for one module, only for the process, where others (Numb
 any thread of minitvm's is at it.  Modules that want the pass wait until then.
 """
 
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,18 @@ LARGE = 350
 _changed = threading.Condition()
 _inside = {True: 0, False: 0}
 """How many threads compile without the pass, and how many with it."""
+
+
+def _begin_anew() -> None:
+    """In a forked process, which has none of the threads that were compiling."""
+    global _changed
+    _changed = threading.Condition()
+    for plain in (True, False):
+        _count(plain, -_inside[plain])
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
 
 
 @contextmanager

@@ -258,8 +258,8 @@ class BlockedConv(_Windows):
 
     def _before_next(self, place: _Place) -> _Place:
         """The same where tiles go on to the next set with weights that they have not used."""
-        is_of_floats = self.problem.product == "fma"
-        if not (self._fetches or (is_of_floats and self.weight.nbytes > self.machine.l1_bytes)):
+        is_far = self.weight.nbytes > self.machine.l1_bytes if self.problem.product == "fma" else self._fetches
+        if not is_far:
             return place
         here, last = place.group * self.blocks + place.block, self.weight.shape[0] - place.run.size
         return replace(place, ahead=minimum(here + place.run.size, last))

@@ -355,8 +355,7 @@ def spare_loads(rows: int, blocks: int, steps: int, product: str = "fma") -> int
 class Ahead:
     """What tiles of ``rows`` rows together fetch while they multiply: ``lines`` of what is multiplied with next.
 
-    ``line(number)``: an element of one, of the last where there are no more.  Of rows that only a run knows each tile
-    fetches as much as of ``TYPICAL``: of more rows some lines again, of fewer not all.
+    ``line(number)``: an element of one, of the last where there are no more.
     """
 
     lines: int
@@ -366,8 +365,7 @@ class Ahead:
     def by(self, row: LoopExpr | int, size: int, most: int, turns: int = 1) -> Callable[[LoopExpr], Sequence[Stmt]]:
         """What to fetch by turn of a reduction: the part for the tile that begins with ``row``; nothing of more than
         ``most`` lines."""
-        rows = self.rows if isinstance(self.rows, int) else TYPICAL
-        first, part = as_index(row) * self.lines // self.rows, -(-size * self.lines // rows)
+        first, part = as_index(row) * self.lines // self.rows, -(-size * self.lines // self.rows)
         each = -(-part // turns) if turns else most + 1
         if not 0 < each <= most:
             return lambda turn: ()
