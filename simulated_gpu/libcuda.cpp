@@ -34,6 +34,7 @@ std::recursive_mutex all;  // one call at a time
 std::map<std::string, int> calls;
 int counted;  // of the function that is to fail
 std::map<Address, size_t> blocks;
+std::map<Address, size_t> pinned;  // memory of the host
 size_t used, most_used;
 Status broken;  // what a kernel failed with; nothing works afterwards, until the context is made anew
 thread_local std::vector<void *> contexts;
@@ -45,12 +46,24 @@ struct Graph { std::vector<Work> nodes; };
 struct Stream {
     std::deque<Work> queue;
     std::shared_ptr<Graph> captured;
+    bool is_invalid = false;
+    const void *by = nullptr;  // the thread that captures
 };
 typedef std::chrono::steady_clock Clock;
 struct Event { Stream *stream = nullptr; size_t place = 0; std::shared_ptr<Clock::time_point> time; };
 std::map<Stream *, size_t> done;  // how much of a stream's work has happened, in all
 Stream legacy;
 std::set<Stream *> streams{&legacy};
+
+thread_local char me;
+
+// What CUDA does to captures: the driver API's pages of cuCtxSynchronize, cuMemFreeAsync and cuStreamBeginCapture.
+bool breaks_captures(bool of_this_thread) {
+    bool found = false;
+    for (Stream *s : streams)
+        if (s->captured && (!of_this_thread || s->by == &me)) s->is_invalid = found = true;
+    return found;
+}
 
 int number(const char *name, int otherwise) {
     const char *text = getenv(name);
@@ -92,6 +105,7 @@ Status run(Stream *stream, size_t until) {
 Status give(void *handle, Work work) {
     Stream *stream = at(handle);
     if (!streams.count(stream)) return 400;
+    if (stream->captured && stream->is_invalid) return 901;
     if (stream->captured) stream->captured->nodes.push_back(work);
     else stream->queue.push_back(work);
     return 0;
@@ -129,6 +143,11 @@ Status release(Address address) {
 bool is_there(Address address, size_t bytes) {
     auto found = blocks.upper_bound(address);
     return found != blocks.begin() && (--found, address + bytes <= found->first + found->second);
+}
+
+bool is_pinned(Address address) {
+    auto found = pinned.upper_bound(address);
+    return found != pinned.begin() && (--found, address < found->first + found->second);
 }
 
 Status copy(void *to, const void *from, size_t bytes) {
@@ -186,6 +205,7 @@ CALL(cuCtxGetCurrent, void **context) {
 }
 CALL(cuCtxSynchronize) {
     BEGIN;
+    if (breaks_captures(false)) return 900;
     for (Stream *stream : std::set<Stream *>(streams)) run(stream, (size_t)-1);
     return broken;
 }
@@ -197,14 +217,34 @@ CALL(cuMemGetInfo, size_t *free_bytes, size_t *total) {
     return 0;
 }
 CALL(cuMemAlloc, Address *address, size_t bytes) { BEGIN; return allocate(address, bytes); }
-CALL(cuMemFree, Address address) { BEGIN; return release(address); }
+CALL(cuMemFree, Address address) { BEGIN; return breaks_captures(true) ? 900 : release(address); }
 CALL(cuMemPoolCreate, void **pool, const void *) { BEGIN; *pool = &primary; return 0; }
 CALL(cuMemPoolSetAttribute, void *, int, void *) { BEGIN; return 0; }
 CALL(cuMemAllocFromPoolAsync, Address *address, size_t bytes, void *, void *) { BEGIN; return allocate(address, bytes); }
-CALL(cuMemFreeAsync, Address address, void *stream) { BEGIN; return give(stream, [=] { return release(address); }); }
+CALL(cuMemFreeAsync, Address address, void *stream) {
+    BEGIN;
+    if (at(stream)->captured) return at(stream)->is_invalid = true, 1;  // of a graph are only its own allocations
+    return give(stream, [=] { return release(address); });
+}
+CALL(cuMemHostAlloc, void **memory, size_t bytes, unsigned) {
+    BEGIN;
+    pinned[(Address)(*memory = malloc(bytes))] = bytes;
+    return 0;
+}
+CALL(cuMemFreeHost, void *memory) {
+    BEGIN;
+    free(memory);
+    return pinned.erase((Address)memory) ? 0 : 1;
+}
+CALL(cuPointerGetAttribute, unsigned *value, int attribute, Address address) {
+    BEGIN;
+    *value = is_pinned(address) ? 1 : is_there(address, 1) ? 2 : 0;
+    return attribute != 2 || !*value ? 1 : 0;
+}
 CALL(cuMemcpyHtoDAsync, Address to, const void *from, size_t bytes, void *stream) {
     BEGIN;
     if (!is_there(to, bytes)) return 1;
+    if (is_pinned((Address)from)) return give(stream, [=] { return copy((void *)to, from, bytes); });
     std::string staged((const char *)from, bytes);
     return give(stream, [=] { return copy((void *)to, staged.data(), bytes); });
 }
@@ -233,7 +273,14 @@ CALL(cuStreamDestroy, void *stream) {
 }
 CALL(cuStreamSynchronize, void *stream) {
     BEGIN;
-    return at(stream)->captured ? 900 : finish(stream);
+    if (at(stream)->captured) return at(stream)->is_invalid = true, 900;
+    return finish(stream);
+}
+CALL(cuStreamIsCapturing, void *stream, int *status) {
+    BEGIN;
+    if (!streams.count(at(stream))) return 400;
+    *status = !at(stream)->captured ? 0 : at(stream)->is_invalid ? 2 : 1;
+    return 0;
 }
 CALL(cuStreamWaitEvent, void *stream, Event *event, unsigned) {
     BEGIN;
@@ -242,6 +289,11 @@ CALL(cuStreamWaitEvent, void *stream, Event *event, unsigned) {
     return other ? give(stream, [=] { return streams.count(other) ? run(other, place) : 0; }) : 0;
 }
 CALL(cuEventCreate, Event **event, unsigned) { BEGIN; *event = new Event; return 0; }
+CALL(cuEventSynchronize, Event *event) {
+    BEGIN;
+    Stream *stream = event->stream;
+    return stream && streams.count(stream) ? run(stream, event->place) : 0;
+}
 CALL(cuEventDestroy, Event *event) { BEGIN_ANYWHERE; delete event; return 0; }
 CALL(cuEventRecord, Event *event, void *stream) {
     BEGIN;
@@ -276,6 +328,7 @@ CALL(cuModuleLoadData, void **module, const char *image) {
 }
 CALL(cuModuleUnload, Module *module) {
     BEGIN;
+    if (breaks_captures(true)) return 900;
     for (Stream *stream : std::set<Stream *>(streams)) run(stream, (size_t)-1);
     if (module->library) dlclose(module->library);
     delete module;
@@ -314,14 +367,16 @@ CALL(cuLaunchKernel, Function *function, unsigned gx, unsigned gy, unsigned gz, 
 CALL(cuStreamBeginCapture, void *stream, int) {
     BEGIN;
     at(stream)->captured = std::make_shared<Graph>();
+    at(stream)->is_invalid = false, at(stream)->by = &me;
     return 0;
 }
 CALL(cuStreamEndCapture, void *stream, void **graph) {
     BEGIN;
     if (!at(stream)->captured) return 901;
-    *graph = new Graph(*at(stream)->captured);
+    bool is_invalid = at(stream)->is_invalid;
+    *graph = is_invalid ? nullptr : new Graph(*at(stream)->captured);
     at(stream)->captured.reset();
-    return 0;
+    return is_invalid ? 901 : 0;
 }
 CALL(cuGraphInstantiateWithFlags, void **exec, Graph *graph, unsigned long long) {
     BEGIN;

@@ -59,6 +59,7 @@ def runner(instance: Instance, function: Function) -> Callable[[list[Any]], Any]
     def run(inputs: list[Any]) -> Any:
         _assign(instance, names, inputs)
         instance.run()
+        instance.settle()
         return tuple(np.array(instance.value(head)) for head in instance.graph.heads)
 
     return run

@@ -250,6 +250,7 @@ def profile_module(
         if on_progress is not None:
             on_progress(done + 1, warmup + repeats, "")
     instance.finish()
+    instance.settle()
     whole = [found for found, count in zip(stamps[warmup:], lost[warmup:], strict=True) if not count]
     is_calm = len(whole) * 4 >= repeats  # what is left of many is no median
     kept = whole if is_calm else stamps[warmup:]

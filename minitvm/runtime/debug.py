@@ -107,6 +107,7 @@ class GraphModuleDebug(GraphModule):
             self.instance.has_run = False
             self.records = [self._run_one(i, number, origin) for i in self._run_node]
             self.instance.finish()
+            self.instance.settle()
         return self.records
 
     def seconds_of_kernels(
@@ -122,6 +123,7 @@ class GraphModuleDebug(GraphModule):
             if on_progress is not None:
                 on_progress(done, rounds, "")
         self.instance.finish()
+        self.instance.settle()
         kernels = ((self._graph.nodes[i], found[1:]) for i, found in seconds.items())
         return [(node, float(np.median(found))) for node, found in kernels if node.is_kernel]
 

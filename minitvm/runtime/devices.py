@@ -110,6 +110,14 @@ class Memory:
         """The value as an array of the host, which may share its memory."""
         return np.asarray(value)
 
+    def read_together(self, values: Sequence[Any]) -> list[np.ndarray]:
+        """Several values as arrays of the host, by one wait."""
+        return [self.read(value) for value in values]
+
+    def is_aligned(self, value: Any) -> bool:
+        """True if a value that somebody else gave begins where kernels can load vectors from."""
+        return True
+
     def copy(self, value: Any) -> Any:
         """A value of its own."""
         return value.copy()

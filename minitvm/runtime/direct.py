@@ -144,6 +144,7 @@ class DirectCall:
         else:
             with how.watch(self.instance):
                 self.instance.run()
+        self.instance.settle()
         del kept
         found = [self._given_out(position, made, feeds) for position in range(len(self._heads))]
         for position, array in into.items():
@@ -180,7 +181,8 @@ class DirectCall:
         if isinstance(value, np.ndarray) or not hasattr(value, "memory"):
             self.instance.assign(name, value)
         else:  # on the device already
-            self.instance.replace(name, value)
+            memory = self.instance.memory
+            self.instance.replace(name, value if memory.is_aligned(value) else memory.copy(value))
         return None
 
     def _made(self, owner: int) -> np.ndarray:

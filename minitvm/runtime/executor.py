@@ -15,7 +15,7 @@ from minitvm.ir.arrays import aligned
 from minitvm.ir.types import Leaf
 from minitvm.runtime.beyond import load_arrays
 from minitvm.runtime.checks import check_input, joined, missing_inputs, unknown_name
-from minitvm.runtime.devices import Device, device_of
+from minitvm.runtime.devices import Device, Memory, device_of
 from minitvm.runtime.direct import is_readable, is_writable
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
@@ -114,6 +114,7 @@ class GraphModule:
         checked = self._check(name, value)
         if isinstance(checked, np.ndarray) and not is_readable(checked):
             raise InputError(f"input {name!r} cannot be read where it is", hint="numpy.ascontiguousarray(array)")
+        _require_aligned(f"input {name!r} cannot be read", self.instance.memory, checked)
         self.instance.replace(name, checked)
 
     @stage("setting outputs")
@@ -132,6 +133,7 @@ class GraphModule:
                 hint="minitvm.nd.empty(shape, dtype, device) makes one that can",
             )
         _require_like(index, type_.static_shape, type_.dtype, NDArray(value))
+        _require_aligned(f"output {index} cannot be written", memory, value)
         self.instance.place_result(self._heads[index], value)
 
     @stage("setting inputs")
@@ -225,12 +227,14 @@ class GraphModule:
             raise InputError(f"the model has no output number {index!r}", hint=f"it has {len(self._heads)}")
         if not self.instance.has_run:
             raise InputError(f"output {index} has no value: the model has not run", hint="call run() first")
+        self.instance.settle()
         return self.instance.there(self._heads[index])
 
     @stage("reading results")
     def outputs(self) -> list[Any]:
         """Copies of all results of the last run."""
         with self._alone():
+            self.instance.settle()
             return [self.instance.result(head) for head in self._heads]
 
     # --- timing ---
@@ -274,6 +278,14 @@ class GraphModule:
     def module(self) -> GraphModule:
         """Itself; TVM's wrapper keeps the functions in ``.module``."""
         return self
+
+
+def _require_aligned(what: str, memory: Memory, value: Any) -> None:
+    if not memory.is_aligned(value):
+        raise InputError(
+            f"{what} where the array is: it begins off a boundary of 16 bytes, from which kernels load vectors",
+            hint="give a copy: torch's x.clone(), cupy's x.copy(); set_input and get_output copy by themselves",
+        )
 
 
 def _require_like(index: int, shape: tuple[int, ...], dtype: str, target: NDArray) -> None:

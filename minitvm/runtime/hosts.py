@@ -120,6 +120,7 @@ class _Branch:
                     self.instance.assign(name, as_value(array))
                 self.given[position] = value
         self.instance.run()
+        self.instance.settle()
         return nest(self.function.ret_type, (self.instance.result(h) for h in self.instance.graph.heads))
 
 

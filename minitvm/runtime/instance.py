@@ -75,6 +75,8 @@ class Instance:
         """Bytes by kernel node."""
         self.has_run = False
         """Whether the results are those of a whole run; not after one that raised."""
+        self._is_open = False
+        """Whether nobody has looked yet at what the last run's checks found."""
         self.stopped = False
         """Whether runs end before their next kernel."""
         self.inside: list[Inside] = []
@@ -178,7 +180,8 @@ class Instance:
         if not self.types[entry].is_static:
             self.values[entry] = copied(value)
         elif name in self._not_ours:
-            self._place(name, self.memory.hold(np.array(value)) if isinstance(value, np.ndarray) else value.copy())
+            is_host = isinstance(value, np.ndarray)
+            self._place(name, self.memory.hold(np.array(value)) if is_host else self.memory.copy(value))
             self._not_ours.discard(name)
         else:
             self.memory.write(self.values[entry], value)
@@ -303,14 +306,23 @@ class Instance:
             one.tell(stop)
 
     def finish(self) -> None:
-        """Ends a run, after all steps: the results count, unless a check found an index out of range."""
-        for entry, node in self.checks:
-            found = self.value(entry)
+        """Ends a run, after all steps.  On a device it may only have begun: who reads a result calls :meth:`settle`."""
+        self._is_open = bool(self.checks)
+        self.has_run = True
+        if self.memory.is_host:
+            self.settle()
+
+    def settle(self) -> None:
+        """Let the results of the last run count, unless a check found an index out of range: :class:`InputError`."""
+        if not self._is_open:
+            return
+        self._is_open = self.has_run = False
+        values = self.memory.read_together([self.there(entry) for entry, _ in self.checks])
+        for found, (_, node) in zip(values, self.checks, strict=True):
             code = found.item() if found.size == 1 else found.max(initial=0)
             if code:
-                raise InputError(
-                    node.check.format(from_zigzag(int(code))), where=[origin(node.spans)] if node.spans else []
-                )
+                where = [origin(node.spans)] if node.spans else []
+                raise InputError(node.check.format(from_zigzag(int(code))), where=where)
         self.has_run = True
 
 

@@ -236,7 +236,7 @@ def test_the_debug_executor_names_the_kernel_that_faults(built: Model) -> None:
 CALLED = """cuStreamCreate cuMemAllocFromPoolAsync cuModuleLoadData cuModuleGetFunction cuStreamBeginCapture
 cuLaunchKernel cuStreamEndCapture cuGraphInstantiateWithFlags cuGraphLaunch cuMemcpyHtoDAsync cuMemcpyDtoHAsync
 cuStreamSynchronize cuEventCreate cuEventRecord cuStreamWaitEvent cuGraphDestroy cuEventElapsedTime cuMemFreeAsync
-cuCtxSynchronize cuStreamDestroy cuGraphExecDestroy cuCtxPushCurrent"""
+cuEventSynchronize cuStreamDestroy cuGraphExecDestroy cuCtxPushCurrent"""
 
 
 @pytest.mark.parametrize("code", [1, 999])

@@ -40,7 +40,7 @@ def python(*arguments: str, **says: object) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "file",
     [
-        *("test_cuda_device.py", "test_cuda_errors.py", "test_cuda_vendors.py"),
+        *("test_cuda_device.py", "test_cuda_errors.py", "test_cuda_streams.py", "test_cuda_vendors.py"),
         pytest.param("test_cuda_tuning.py", marks=needs_nvrtc),
     ],
 )

@@ -8,6 +8,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,8 @@ class Loaded:
         self.kernels: dict[str, list[tuple[Launch, Any]]] = {}
         """By kernel: launches, each with its function."""
         self._modules: list[Any] = []
+        self.streams: set[int] = set()
+        """Of its instances."""
         self._weights: dict[int, tuple[np.ndarray, DeviceArray]] = {}
         self._lock = threading.Lock()
         called = {node.func for node in artifact.graph.nodes if isinstance(node.step, LibraryCall)}
@@ -89,7 +92,8 @@ class Loaded:
                     continue
                 launches, code = unpack(image)
                 module = owner.call("cuModuleLoadData", code, where=[f"kernel {symbol}"]) if launches else None
-                self._modules.append(module)
+                if module is not None:
+                    self._modules.append(module)
                 self.kernels[symbol] = [(launch, self._function(module, launch)) for launch in launches]
 
     def _function(self, module: Any, launch: Launch) -> Any:
@@ -106,17 +110,23 @@ class Loaded:
         with self._lock:
             if id(array) not in self._weights:
                 held = memory.hold(array)
-                held.give_out()
                 memory.wait()  # other streams read it
                 self._weights[id(array)] = (array, held)
-            return self._weights[id(array)][1]
+            found = self._weights[id(array)][1]
+            found.used_by(memory)
+            return found
 
     def __del__(self) -> None:
-        with self.gpu.while_there() as there:
-            if there:
-                self.gpu.driver.cuCtxSynchronize()
-            for module in self._modules if there else ():
-                self.gpu.driver.cuModuleUnload(module)
+        self.gpu.free(partial(_unloaded, self.gpu, self._modules, self.streams))
+
+
+def _unloaded(owner: Gpu, modules: list[Any], streams: set[int]) -> bool:
+    """Whether nothing of some modules runs any more, and they are gone."""
+    if not owner.follows(None, streams & owner.streams):
+        return False
+    for module in modules:
+        owner.driver.cuModuleUnload(module)
+    return True
 
 
 class CudaCode(CudaArtifact):
@@ -179,6 +189,7 @@ class InstanceMemory(CudaMemory):
     def __init__(self, loaded: Loaded) -> None:
         super().__init__(loaded.gpu)
         self._loaded = loaded
+        loaded.streams.add(int(self.stream))
 
     def share(self, array: np.ndarray) -> DeviceArray:
         return self._loaded.weight(array, self)
@@ -245,6 +256,10 @@ class Captured:
             self._memory.gpu.call("cuGraphExecDestroy", self._graphs.popitem(last=False)[1])
 
     def _captured(self) -> Any:
+        with self._memory.lock, self._memory.gpu.capturing():
+            return self._instantiated()
+
+    def _instantiated(self) -> Any:
         memory, call, driver = self._memory, self._memory.gpu.call, self._memory.gpu.driver
         mode = driver.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         call("cuStreamBeginCapture", memory.stream, mode)
@@ -261,9 +276,14 @@ class Captured:
             call("cuGraphDestroy", graph)
 
     def __del__(self) -> None:
-        with self._memory.gpu.while_there() as there:
-            for graph in self._graphs.values() if there else ():
-                self._memory.gpu.driver.cuGraphExecDestroy(graph)
+        self._memory.gpu.free(partial(_destroyed, self._memory.gpu, list(self._graphs.values())))
+
+
+def _destroyed(owner: Gpu, graphs: list[Any]) -> bool:
+    """Graphs that are still running go when they have ended."""
+    for graph in graphs:
+        owner.driver.cuGraphExecDestroy(graph)
+    return True
 
 
 CODES["cuda"] = CudaArtifact

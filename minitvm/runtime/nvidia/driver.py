@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import importlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +20,8 @@ OLDEST_DRIVER, OLDEST_GPU = 12_000, (7, 5)
 """The CUDA version that a driver must be for, thousands and tens; the least compute capability that NVRTC knows."""
 _POOL_KEEPS = 64 << 20
 """Bytes that a pool does not give back to the driver when they are free."""
+_LEGACY = 1
+"""The stream that other libraries use where they are told nothing else."""
 _OUT_OF_MEMORY = 2
 _NOT_FOR_IT = frozenset({200, 209, 218, 222, 300})
 """What is said of code that the driver cannot load."""
@@ -77,6 +80,12 @@ class Gpu:
         self.driver = driver = bindings()
         self.device = Device("cuda", index)
         self.lost: DeviceError | None = None
+        self.streams: set[int] = set()
+        """Those of ours that there are."""
+        self.ordering = threading.RLock()
+        """Held while a stream is captured, and by what puts work of one stream behind work of another."""
+        self._captures = 0
+        self._to_free: deque[Callable[[], bool]] = deque()
         count = self.call("cuDeviceGetCount")
         if not 0 <= index < count:
             raise TargetError(
@@ -180,23 +189,92 @@ class Gpu:
 
     def stream(self) -> Any:
         with self:
-            return self.call("cuStreamCreate", int(self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+            found = self.call("cuStreamCreate", int(self.driver.CUstream_flags.CU_STREAM_NON_BLOCKING))
+        self.streams.add(int(found))
+        return found
 
     def wait(self) -> None:
-        """Waits for all of its streams."""
+        """Waits for all of our streams, and for the one that others use by default.
+
+        By events: to wait for the context would break the captures of other threads and libraries.
+        """
         with self:
-            self.call("cuCtxSynchronize")
+            with self.ordering:
+                events = [self.mark(stream) for stream in (_LEGACY, *self.streams)]
+            for event in events:
+                self.call("cuEventSynchronize", event)
+                self.call("cuEventDestroy", event)
+        self.sweep()
+
+    def mark(self, stream: Any) -> Any:
+        """An event behind what a stream was given so far."""
+        event = self.call("cuEventCreate", int(self.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+        self.call("cuEventRecord", event, stream)
+        return event
+
+    # --- giving back ---
 
     @contextmanager
-    def while_there(self) -> Iterator[bool]:
-        """Guards what frees: whether there still is something to be freed."""
-        if self.lost is not None or self.driver.cuCtxPushCurrent(self.context)[0]:
-            yield False
+    def capturing(self) -> Iterator[None]:
+        """While a stream is captured nothing is freed, whatever is collected meanwhile: that would become part of the
+        graph, or break it."""
+        with self.ordering:
+            self._captures += 1
+            try:
+                yield
+            finally:
+                self._captures -= 1
+        self.sweep()
+
+    def free(self, work: Callable[[], bool]) -> None:
+        """Do what frees something, now or when that is possible; it says whether it could, else it is tried again.
+
+        For ``__del__``, which may run anywhere, also where this thread holds a lock: it never waits for one.
+        """
+        self._to_free.append(work)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Frees what waits for that, unless something is captured or another thread is at it."""
+        if not self._to_free or not self.ordering.acquire(blocking=False):
             return
         try:
-            yield True
+            if not self._captures:
+                self._freed()
         finally:
-            self.driver.cuCtxPopCurrent()
+            self.ordering.release()
+
+    def _freed(self) -> None:
+        if self.lost is not None:
+            self._to_free.clear()  # it went with the context
+        elif not self.driver.cuCtxPushCurrent(self.context)[0]:
+            try:
+                waiting = [self._to_free.popleft() for _ in range(len(self._to_free))]
+                self._to_free.extend(work for work in waiting if not work())
+            finally:
+                self.driver.cuCtxPopCurrent()
+
+    def succeeds(self, name: str, *args: Any) -> bool:
+        """True if a call that frees, or that has to come before, did what it should."""
+        return not getattr(self.driver, name)(*args)[0]
+
+    def follows(self, follower: Any, streams: Iterable[int]) -> bool:
+        """Let a stream, or the caller where it is ``None``, wait for what others were given; false where that cannot
+        be, as while one of them is captured."""
+        none = self.driver.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+        for stream in streams:
+            status, captured = self.driver.cuStreamIsCapturing(stream)
+            if status or captured != none:
+                return False
+            status, event = self.driver.cuEventCreate(int(self.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
+            if status:
+                return False
+            waits = ("cuEventSynchronize", event) if follower is None else ("cuStreamWaitEvent", follower, event, 0)
+            done = self.succeeds("cuEventRecord", event, stream) and self.succeeds(*waits)
+            self.driver.cuEventDestroy(event)
+            if not done:
+                return False
+        return True
 
 
 def _dotted(capability: tuple[int, int]) -> str:

@@ -220,13 +220,17 @@ class Handle(ABC):
 
     def __del__(self) -> None:
         if getattr(self, "gpu", None) is not None and self.value:
-            with self.gpu.while_there() as there:
-                if there:
-                    self.free()
+            self.gpu.free(functools.partial(_destroyed, self.library, self.owned()))
 
-    def free(self) -> None:
-        """The handle, and what goes before it."""
-        getattr(self.library, f"{self.name}Destroy{self.version}")(self.value)
+    def owned(self) -> list[tuple[str, Any]]:
+        """What gives something back, and what that is, in order: the handle is the last."""
+        return [(f"{self.name}Destroy{self.version}", self.value)]
+
+
+def _destroyed(library: Any, owned: list[tuple[str, Any]]) -> bool:
+    for function, value in owned:
+        getattr(library, function)(value)
+    return True
 
 
 class Blas(Handle):
@@ -380,10 +384,9 @@ class Dnn(Handle):
         how = (convolution, self._found[what].number, self._work, ctypes.c_size_t(self._bytes))
         self.call("ConvolutionForward", self.value, one, x, image, w, filters, *how, zero, y, result, what=what)
 
-    def free(self) -> None:
-        for kind, found in itertools.chain.from_iterable(self._descriptors.values()):
-            getattr(self.library, f"cudnnDestroy{kind}Descriptor")(found)
-        super().free()
+    def owned(self) -> list[tuple[str, Any]]:
+        made = itertools.chain.from_iterable(self._descriptors.values())
+        return [*((f"cudnnDestroy{kind}Descriptor", found) for kind, found in made), *super().owned()]
 
 
 def _ints(values: Sequence[int]) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,33 @@ from minitvm.runtime.nvidia.driver import Gpu, gpu
 
 _DEFAULT_STREAM, _NOBODY = 1, -1
 """Streams as DLPack numbers them."""
+VECTOR_BYTES = 16
+"""What kernels load at once, from multiples of it only."""
 
 
-class Block:
+class Held:
+    """Memory that streams work on: it is free when all of them have come to what they were given last."""
+
+    def __init__(self, memory: CudaMemory) -> None:
+        self.memory = memory
+        self.own: set[int] = set()
+        """Our streams beside its memory's."""
+        self.others: set[int] = set()
+        """Streams of other libraries."""
+
+    def users(self) -> set[int]:
+        """Streams that may still work on it: one of ours that is no more had ended its work before."""
+        return (self.own & self.memory.gpu.streams) | self.others
+
+
+class Block(Held):
     """Bytes that the driver gave; given back when nobody has an array there any more."""
 
     def __init__(self, memory: CudaMemory, nbytes: int) -> None:
-        self.memory, self.address = memory, 0
+        super().__init__(memory)
+        self.address = 0
         owner, doing = memory.gpu, f"{nbytes:,} bytes are asked for"
-        self.is_given_out = False
-        """Whether other streams than its own may work on it."""
+        owner.sweep()
         with owner:
             if owner.pool is None:
                 self.address = int(owner.call("cuMemAlloc", max(1, nbytes), doing=doing))
@@ -35,28 +53,45 @@ class Block:
                 self.address = int(owner.call("cuMemAllocFromPoolAsync", *args, doing=doing))
 
     def __del__(self) -> None:
-        owner, stream = self.memory.gpu, self.memory.stream
-        with owner.while_there() as there:
-            if not there or not self.address:
-                return
-            if self.is_given_out or stream is None:
-                owner.driver.cuCtxSynchronize()
-            if owner.pool is None:
-                owner.driver.cuMemFree(self.address)
-            else:
-                owner.driver.cuMemFreeAsync(self.address, stream or 0)
+        if self.address:
+            owner, stream = self.memory.gpu, self.memory.stream
+            others = self.users() - {stream and int(stream)}
+            owner.free(partial(_given_back, owner, self.address, None if stream is None else int(stream), others))
 
 
-class Borrowed:
+def _given_back(owner: Gpu, address: int, stream: int | None, others: set[int]) -> bool:
+    """Whether memory could be given back; it is not while anybody may work on it."""
+    stream = stream if stream in owner.streams else None  # else all that it was given has happened
+    if owner.pool is None:
+        if owner.follows(None, others | ({stream} if stream else set())):
+            owner.driver.cuMemFree(address)
+            return True
+        return False
+    if not owner.follows(stream or 0, others):
+        return False
+    owner.driver.cuMemFreeAsync(address, stream or 0)
+    return True
+
+
+class Borrowed(Held):
     """Memory of another library's; that is told when nobody here works on it any more."""
 
     def __init__(self, memory: CudaMemory, owner: Any) -> None:
-        self._memory, self._owner = memory, owner
+        super().__init__(memory)
+        self._owner = [owner]
 
     def __del__(self) -> None:
-        with self._memory.gpu.while_there() as there:
-            if there:
-                self._memory.gpu.driver.cuCtxSynchronize()
+        owner, stream = self.memory.gpu, self.memory.stream
+        streams = self.users() | ({int(stream)} if stream is not None else set())
+        owner.free(partial(_told, owner, self._owner, streams))
+
+
+def _told(gpu: Gpu, owner: list[Any], streams: set[int]) -> bool:
+    """Whether all streams have ended their work; the owner is let go then."""
+    if not gpu.follows(None, streams & gpu.streams):
+        return False
+    owner.clear()
+    return True
 
 
 class DeviceArray:
@@ -103,7 +138,7 @@ class DeviceArray:
         if dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"the array is on {self.memory.device}: copy it to the host with numpy()")
         value = self.copy() if copy else self
-        value.give_out()
+        value.used_by_others(_DEFAULT_STREAM if stream in (None, _NOBODY) else stream)
         if stream != _NOBODY:
             with self.memory.gpu:
                 self.memory.follow(self.memory.stream, stream or _DEFAULT_STREAM)
@@ -114,7 +149,7 @@ class DeviceArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3 (Numba's documentation); what reads it has to wait for ``stream``."""
-        self.give_out()
+        self.used_by_others(_DEFAULT_STREAM)
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -124,10 +159,13 @@ class DeviceArray:
             "stream": int(self.memory.stream),
         }
 
-    def give_out(self) -> None:
-        """Others may work on its memory from now on, in streams of their own: it is free when all have done."""
-        if isinstance(self.owner, Block):
-            self.owner.is_given_out = True
+    def used_by(self, memory: CudaMemory) -> None:
+        """The stream of another memory of ours works on it from now on, too."""
+        self.owner.own.add(int(memory.stream))
+
+    def used_by_others(self, stream: int) -> None:
+        """Another library does, in a stream of its own; who keeps its pointer, keeps this until its work has ended."""
+        self.owner.others.add(stream or _DEFAULT_STREAM)
 
 
 class CudaMemory(Memory):
@@ -139,16 +177,12 @@ class CudaMemory(Memory):
         self.gpu, self.device, self.stream = owner, owner.device, owner.stream()
         self.running = ""
         """The kernel that runs alone, for errors."""
-        self._event: Any = None
-        self._ordering = threading.Lock()
+        self.lock = threading.RLock()
+        """Held while its stream is captured, and by what puts copies into it."""
 
     def __del__(self) -> None:
         if getattr(self, "stream", None) is not None:
-            with self.gpu.while_there() as there:
-                if there:
-                    self.gpu.driver.cuStreamDestroy(self.stream)
-                if there and self._event is not None:
-                    self.gpu.driver.cuEventDestroy(self._event)
+            self.gpu.free(partial(_ended, self.gpu, int(self.stream)))
             self.stream = None  # for what is collected together with it, and later
 
     def empty(self, shape: Sequence[int], dtype: str) -> DeviceArray:
@@ -171,24 +205,48 @@ class CudaMemory(Memory):
     def write(self, value: DeviceArray, source: Any) -> None:
         if not value.size:
             return
-        with self.gpu:
+        with self.gpu, self.lock:
             if isinstance(source, DeviceArray):
                 self.after(source)
                 self.gpu.call("cuMemcpyDtoDAsync", value.address, source.address, value.nbytes, self.stream)
-            else:  # what the host may change again when this returns
+            else:
                 array = np.ascontiguousarray(source, value.dtype)
                 self.gpu.call("cuMemcpyHtoDAsync", value.address, array.ctypes.data, array.nbytes, self.stream)
+                if self._is_pinned(array.ctypes.data):  # else the driver has its own copy
+                    self.gpu.call("cuStreamSynchronize", self.stream, where=self.where())
+
+    def _is_pinned(self, address: int) -> bool:
+        """True if the driver knows memory of the host: it reads that when the stream comes to it, and the host may
+        change it as soon as a copy returns."""
+        kind = self.gpu.driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_MEMORY_TYPE
+        status, found = self.gpu.driver.cuPointerGetAttribute(kind, address)
+        return not status and bool(int(found))
 
     def read(self, value: DeviceArray) -> np.ndarray:
         found = np.empty(value.shape, value.dtype)
         if value.size:
-            with self.gpu:
+            with self.gpu, self.lock:
                 if value.memory is not self:
                     self.after(value)
                 args = (found.ctypes.data, value.address, found.nbytes, self.stream)
                 self.gpu.call("cuMemcpyDtoHAsync", *args, where=self.where())
         self.wait()
         return found
+
+    def read_together(self, values: Sequence[DeviceArray]) -> list[np.ndarray]:
+        """Gathered on the device: one copy to the host, one wait."""
+        if len(values) < 2:
+            return [self.read(value) for value in values]
+        ends = np.cumsum([value.nbytes for value in values])
+        all_ = self.empty((int(ends[-1]),), "uint8")
+        for value, end in zip(values, ends, strict=True):
+            start = int(end) - value.nbytes
+            self.write(DeviceArray(self, all_.owner, all_.address + start, value.shape, value.dtype), value)
+        parts = np.split(self.read(all_), ends[:-1])
+        return [part.view(v.dtype).reshape(v.shape) for part, v in zip(parts, values, strict=True)]
+
+    def is_aligned(self, value: DeviceArray) -> bool:
+        return not value.size or value.address % VECTOR_BYTES == 0
 
     def copy(self, value: DeviceArray) -> DeviceArray:
         found = self.empty(value.shape, value.dtype.name)
@@ -199,17 +257,18 @@ class CudaMemory(Memory):
         """What comes next in this stream waits for what was begun in the value's."""
         if value.memory is not self:
             self.gpu.require()
-            self.follow(value.memory.stream)
-            value.give_out()
+            if value.memory.stream is not None:
+                self.follow(value.memory.stream)
+            value.used_by(self)
 
     def follow(self, stream: Any, follower: Any = None) -> None:
         """What comes next in this stream, or in ``follower``, waits for what another stream was given so far."""
-        call = self.gpu.call
-        with self._ordering:
-            if self._event is None:
-                self._event = call("cuEventCreate", int(self.gpu.driver.CUevent_flags.CU_EVENT_DISABLE_TIMING))
-            call("cuEventRecord", self._event, stream)
-            call("cuStreamWaitEvent", self.stream if follower is None else follower, self._event, 0)
+        with self.gpu.ordering:
+            event = self.gpu.mark(stream)
+            try:
+                self.gpu.call("cuStreamWaitEvent", self.stream if follower is None else follower, event, 0)
+            finally:
+                self.gpu.driver.cuEventDestroy(event)
 
     def taken(self, array: Any) -> DeviceArray:
         found = getattr(array, "_data", array)
@@ -243,6 +302,15 @@ class CudaMemory(Memory):
 
     def where(self) -> list[str]:
         return [f"kernel {self.running}"] if self.running else []
+
+
+def _ended(gpu: Gpu, stream: int) -> bool:
+    """Whether a stream has come to its end and is gone."""
+    if gpu.succeeds("cuStreamSynchronize", stream):
+        gpu.streams.discard(stream)
+        gpu.driver.cuStreamDestroy(stream)
+        return True
+    return False
 
 
 def _require_row_major(shape: Sequence[int], strides: Sequence[int] | None, unit: int) -> None:
