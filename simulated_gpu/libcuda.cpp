@@ -177,7 +177,12 @@ CALL(cuDeviceGetName, char *name, int room, int) { BEGIN_ANYWHERE; snprintf(name
 CALL(cuDeviceGetAttribute, int *value, int which, int) {
     BEGIN_ANYWHERE;
     int arch = number("STANDIN_ARCH", 90);
-    *value = which == 75 ? arch / 10 : which == 76 ? arch % 10 : which == 115 ? number("STANDIN_POOLS", 1) : 1;
+    static const std::map<int, std::pair<const char *, int>> said = {
+        {16, {"STANDIN_SMS", 132}}, {36, {"STANDIN_MEMORY_KHZ", 2619000}}, {37, {"STANDIN_BUS", 5120}},  // an H100's
+        {115, {"STANDIN_POOLS", 1}}};
+    auto found = said.find(which);
+    *value = which == 75 ? arch / 10 : which == 76 ? arch % 10 : 1;
+    if (found != said.end()) *value = number(found->second.first, found->second.second);
     return 0;
 }
 CALL(cuDevicePrimaryCtxRetain, void **context, int) { BEGIN_ANYWHERE; *context = &primary; return 0; }

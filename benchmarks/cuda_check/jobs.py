@@ -12,7 +12,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -72,6 +72,7 @@ def device(job: Job) -> Iterator[Found]:
     with there:
         _, memory = there.call("cuMemGetInfo")
     found = {"name": there.name, "arch": there.arch, "memory": int(memory), "cores": os.cpu_count()}
+    found |= {"sms": there.sms, "memory_bytes": there.memory_bytes}
     yield {**found, "driver": f"{driver // 1000}.{driver % 1000 // 10}", "versions": dict(_versions())}
 
 
@@ -179,10 +180,19 @@ def floor(model: GpuModel, precision: str, flops: float, nbytes: float, launches
     return max(flops / rate, nbytes / (model.memory_bytes * REACHED_BYTES), launches * LAUNCH_SECONDS)
 
 
+def of_device(arch: str) -> GpuModel:
+    """The GPU that is there: cards of an architecture differ in memory (H100 3.35, H200 4.8 TB/s) and in SMs."""
+    there = gpu(0)
+    model = gpu_model(arch)
+    flops = model.flops * there.sms / model.sms
+    tensor = model.tensor_flops * there.sms / model.sms
+    return replace(model, sms=there.sms, memory_bytes=there.memory_bytes, flops=flops, tensor_flops=tensor)
+
+
 def roofline(job: Job) -> Iterator[Found]:
     """Every kernel node: its time in a graph of nothing else (so its inputs are in the cache), and its floor."""
     library = compiled(*job.what)
-    runner, model = Own(library, feed_of(job)), gpu_model(job.arch)
+    runner, model = Own(library, feed_of(job)), of_device(job.arch)
     instance, rows = runner.module.instance, list[Found]()
     for index, node in enumerate(instance.graph.nodes):
         if not node.is_kernel:

@@ -125,6 +125,17 @@ class Gpu:
         return pool
 
     @property
+    def memory_bytes(self) -> float:
+        """Of its memory, a second: two transfers of the bus a cycle.  Cards of an architecture differ in it."""
+        of = self.driver.CUdevice_attribute
+        kilohertz = self.attribute(of.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)
+        return 2e3 * kilohertz * self.attribute(of.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8
+
+    @property
+    def sms(self) -> int:
+        return self.attribute(self.driver.CUdevice_attribute.CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)
+
+    @property
     def arch(self) -> str:
         return "sm_{}{}".format(*self.capability)
 
