@@ -36,18 +36,24 @@ def evaluate(c: Context, expr: LoopExpr) -> Value:
     known, stack = c.frame.values, [expr]
     while expr not in known:
         node = stack[-1]
-        waiting = [] if node in known else [operand for operand in _operands(c, node) if operand not in known]
-        stack.extend(waiting)
-        if not waiting and stack.pop() not in known:
-            c.frame.remember(node, _node(c, node), _level(c, node))
+        operands = () if node in known else _operands(c, node)
+        waiting = [operand for operand in operands if operand not in known]
+        if waiting:
+            stack += waiting
+        elif stack.pop() not in known:
+            c.frame.remember(node, _node(c, node), _level(c, node, operands))
     return known[expr]
 
 
-def _level(c: Context, node: LoopExpr) -> int:
+def _level(c: Context, node: LoopExpr, operands: Sequence[LoopExpr]) -> int:
     """The frame that a value belongs to: its operands', or the innermost where it reads what a store may change."""
     if isinstance(node, Select) or (isinstance(node, Load) and (c.mask is not None or node.buffer not in c.read_only)):
         return c.frame.top
-    return max([c.frame.levels[child] for child in _operands(c, node)], default=0)
+    found, levels = 0, c.frame.levels
+    for operand in operands:
+        if levels[operand] > found:
+            found = levels[operand]
+    return found
 
 
 def register(c: Context, expr: LoopExpr) -> Val:
@@ -58,6 +64,8 @@ def register(c: Context, expr: LoopExpr) -> Val:
 def _operands(c: Context, node: LoopExpr) -> tuple[LoopExpr, ...]:
     """What must be known before the node: of a ``Select`` the condition, its sides may be guarded by it."""
     match node:
+        case Binary():
+            return node.operands
         case Select():
             return (node.condition,)
         case Load():
@@ -90,14 +98,14 @@ def _is_inside(buffer: Buffer, place: Where) -> bool:
 
 def _node(c: Context, node: LoopExpr) -> Value:
     match node:
+        case Binary(op, lhs, rhs):
+            return _binary(c, op, c.frame.values[lhs], c.frame.values[rhs])
         case Const(value, dtype):
             return Affine(int(value)) if dtype == "int64" else arith.literal(value, dtype)
         case Load():
             where = place(c, node)
             mask = None if c.mask is None or _is_inside(node.buffer, where) else c.mask
             return memory.load(c, node.buffer, where, mask)
-        case Binary(op, lhs, rhs):
-            return _binary(c, op, c.frame.values[lhs], c.frame.values[rhs])
         case Select():
             return _select(c, node)
         case Cast(Intrin("round", (value,)), "int8" | "uint8" | "int16" | "int32" as dtype) if value.dtype == "float32":

@@ -20,9 +20,9 @@ from minitvm.target import MachineModel
 # --- values ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Val:
-    """A register or literal of ``dtype``; ``lanes`` 0 is a scalar."""
+    """A register or literal of ``dtype``; ``lanes`` 0 is a scalar.  Nobody changes it (see :class:`Range`)."""
 
     text: str
     dtype: str
@@ -145,8 +145,11 @@ class Writer:
         conditions."""
         register = self._known.get(text)
         if register is None:
-            level = max(map(self.level, _REGISTER.findall(text)), default=0)
-            level = max(level, self._guard) if reads else level
+            level, levels = self._guard if reads else 0, self._levels
+            for operand in _REGISTER.findall(text):
+                found = levels.get(operand, 0)
+                if found > level:
+                    level = found
             lines, scope = self._around(level)
             register = self._known[text] = self._write(text, lines, level)
             scope.append(text)

@@ -30,9 +30,13 @@ from minitvm.ir.loop.expr import wrapped
 Term = TypeVar("Term", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Range:
-    """``low <= value <= high``; ``None`` where there is no bound."""
+    """``low <= value <= high``; ``None`` where there is no bound.
+
+    Nobody changes it, nor an ``Affine``.  ``frozen`` would say so, but makes each take three times as long to make, and
+    compiling a model makes some hundred thousand.
+    """
 
     low: int | None
     high: int | None
@@ -117,7 +121,7 @@ COUNT = Range(0, 2**47)
 """Of a symbol of dimensions: nothing larger fits into memory."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Affine(Generic[Term]):
     """``constant + sum(coefficient * term)``, no coefficient being 0.
 

@@ -418,7 +418,8 @@ def const(value: Any, dtype: str) -> Const:
 def binary(op: str, lhs: Any, rhs: Any) -> LoopExpr:
     """A binary expression; a Python number takes the other side's dtype.  Integer constants are folded."""
     like = lhs if isinstance(lhs, LoopExpr) else rhs
-    a, b = (_operand(x, like.dtype) for x in (lhs, rhs))
+    a = lhs if isinstance(lhs, LoopExpr) else _operand(lhs, like.dtype)
+    b = rhs if isinstance(rhs, LoopExpr) else _operand(rhs, like.dtype)
     assert a.dtype == b.dtype, f"{op} of {a.dtype} and {b.dtype}: cast one side"
     if a.dtype == "int64":
         return _fold_index(op, a, b)
@@ -428,6 +429,8 @@ def binary(op: str, lhs: Any, rhs: Any) -> LoopExpr:
 def _fold_index(op: str, a: LoopExpr, b: LoopExpr) -> LoopExpr:
     x = a.value if isinstance(a, Const) else None
     y = b.value if isinstance(b, Const) else None
+    if x is None and y is None:
+        return Binary(op, a, b)
     if x is not None and y is not None and op in INT:
         return Const(wrapped(INT[op](x, y)))
     if (op, y) in (("add", 0), ("sub", 0), ("mul", 1), ("floordiv", 1)):

@@ -338,9 +338,15 @@ def map_expr(expr: LoopExpr, visit: Callable[[LoopExpr], LoopExpr]) -> LoopExpr:
     if not expr.operands:
         return visit(expr)
     done: dict[LoopExpr, LoopExpr] = {}
-    for node in post_order_exprs([expr]):
-        operands = node.operands
-        done[node] = visit(rebuild_expr(node, [done[child] for child in operands]) if operands else node)
+    stack = [expr]
+    while stack:
+        node = stack[-1]
+        waiting = () if node in done else [child for child in node.operands if child not in done]
+        if waiting:
+            stack += reversed(waiting)
+        elif stack.pop() not in done:
+            operands = node.operands
+            done[node] = visit(rebuild_expr(node, [done[child] for child in operands]) if operands else node)
     return done[expr]
 
 
