@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
+from minitvm.cpu_costs import CPU
 from minitvm.errors import TargetError, did_you_mean
 
 OPTIONS: dict[str, dict[str, str]] = {
@@ -137,12 +138,6 @@ def _check_host(host: str | Target | None) -> None:
         )
 
 
-MOVE = 0.5
-"""Cycles that an element costs which is moved from one layout to another."""
-CROSSED = 30
-"""Cycles that a cache line costs which another core has written, where that one is far."""
-
-
 class Level(NamedTuple):
     """A level of memory: bytes that it holds for all threads together, and how many they read from it in a second."""
 
@@ -156,7 +151,7 @@ class Rates:
     """What ``threads`` threads of a machine do at most; usual figures, or measured ones.
 
     ``flops``: float32 operations a second of all together; ``clock``: cycles a second of each, where a core's units
-    multiply and add ``MULTIPLY_ADDS`` vectors in one; ``launch``: seconds that a kernel takes which does nothing.
+    multiply and add ``CPU.fma_per_cycle`` vectors in one; ``launch``: seconds that a kernel takes which does nothing.
     """
 
     threads: int
@@ -173,16 +168,6 @@ class Rates:
     def level(self, nbytes: float) -> Level:
         """The nearest level that holds so many bytes."""
         return next((level for level in self.levels if nbytes <= level.nbytes), self.levels[-1])
-
-
-MULTIPLY_ADDS = 2
-WAY_BYTES = 4096
-"""Of a way of the first-level cache, that of a page: lines so far apart share a place of it."""
-_CLOCK = 3e9
-_FROM_OWN = (0.8, 0.4)  # of the bytes that a core's load instructions could take in a cycle, from its own two caches
-_FROM_L3 = 16 * _CLOCK  # bytes a second of one core, whatever its vectors
-_FROM_MEMORY = 24e9  # of one core; of all no more than twice that
-_LAUNCH, _MEETING = 0.2e-6, 1e-6  # seconds of a call; of threads that wait for each other
 
 
 @dataclass(frozen=True)
@@ -205,7 +190,7 @@ class MachineModel:
     @property
     def l1_ways(self) -> int:
         """Lines that a place of the first-level cache holds."""
-        return max(1, self.l1_bytes // WAY_BYTES)
+        return max(1, self.l1_bytes // CPU.way_bytes)
 
     @property
     def name(self) -> str:
@@ -216,10 +201,12 @@ class MachineModel:
 
     def rates(self, threads: int) -> Rates:
         """Usual figures of machines with such vectors: builds go by them, so that they are the same everywhere."""
-        loads = MULTIPLY_ADDS * self.vector_bytes * _CLOCK * threads
-        rates = (*(loads * share for share in _FROM_OWN), _FROM_L3 * threads, _FROM_MEMORY * min(threads, 2))
-        flops = 2 * MULTIPLY_ADDS * self.lanes("float32") * _CLOCK * threads
-        return Rates(threads, flops, _CLOCK, self.levels(threads, rates), _LAUNCH + (_MEETING if threads > 1 else 0))
+        loads = CPU.fma_per_cycle * self.vector_bytes * CPU.clock * threads
+        own, shared = (loads * share for share in CPU.own_caches), CPU.l3_bytes_per_cycle * CPU.clock * threads
+        rates = (*own, shared, CPU.memory_rate * min(threads, 2))
+        flops = 2 * CPU.fma_per_cycle * self.lanes("float32") * CPU.clock * threads
+        launch = CPU.launch + (CPU.meeting if threads > 1 else 0)
+        return Rates(threads, flops, CPU.clock, self.levels(threads, rates), launch)
 
     def levels(self, threads: int, rates: Sequence[float]) -> tuple[Level, ...]:
         """Caches and memory, with the bytes a second that so many threads read from each."""
@@ -228,7 +215,7 @@ class MachineModel:
 
     def lines_kept(self, apart: int) -> int:
         """The number of cache lines, so many bytes apart, that the first-level cache holds."""
-        return WAY_BYTES // math.gcd(apart, WAY_BYTES) * self.l1_ways
+        return CPU.way_bytes // math.gcd(apart, CPU.way_bytes) * self.l1_ways
 
     def cycles(self, flops: float, dtype: str) -> float:
         """The cycles of a core that does so many operations a vector at a time, multiplied and added without a stop."""

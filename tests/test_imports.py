@@ -22,7 +22,7 @@ from minitvm.doors import BEHIND, Door
 ROOT = pathlib.Path(minitvm.__file__).parent
 
 LAYERS = (
-    ("errors", "config", "target", "doors", "shown"),
+    ("errors", "config", "cpu_costs", "target", "doors", "shown"),
     ("ir",),
     ("frontend", "passes", "runtime"),
     ("codegen",),

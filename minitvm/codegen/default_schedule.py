@@ -46,6 +46,7 @@ from minitvm.codegen.walks import (
     summed_in_steps,
     walks,
 )
+from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.dims import Dim, ceil_divide, usual
 from minitvm.ir.loop import (
@@ -74,12 +75,11 @@ from minitvm.ir.loop import (
 )
 from minitvm.ir.loop.affine import bounds, depends_on, loads, stride_along, vectorizes
 from minitvm.ir.op import outer_reductions
-from minitvm.target import WAY_BYTES, MachineModel
+from minitvm.target import MachineModel
 
 _LARGEST_SQUARE = 16
 _WORTH_A_SQUARE = 4
 """Elements along both axes, below which shuffles move less than they cost."""
-_LINE_BYTES = 64
 _SHORT = 128
 """Elements of a row that are followed by the next one so soon that reading more rows at once costs nothing."""
 _STRIPS = 4
@@ -256,7 +256,7 @@ def _open_squares(square: _Square, outer: Loops, machine: MachineModel, parallel
 
 def _strip(square: _Square, threads: int) -> int:
     """Elements of the result's rows that are written before the next rows are: many of those that share places."""
-    line, along = _LINE_BYTES // np.dtype(square.walk.out.dtype).itemsize, square.along[1]
+    line, along = CPU.line_bytes // np.dtype(square.walk.out.dtype).itemsize, square.along[1]
     if _share_places(square.walk.out, square.walk.index, square.across[0]):
         each = math.prod(extent for _, extent in square.walk.loops) // square.across[1] // (_STRIPS * threads)
         return max(line, min(_SHORT, each // line * line)) if isinstance(each, int) else _SHORT
@@ -266,7 +266,7 @@ def _strip(square: _Square, threads: int) -> int:
 def _share_places(buffer: Buffer, index: Sequence[LoopExpr], var: LoopVar, places: int = 4) -> bool:
     """True if what is read or written for neighbouring ``var`` has so few places in the first-level cache."""
     apart = stride_along(buffer, index, var)
-    return apart is not None and apart * np.dtype(buffer.dtype).itemsize * places % WAY_BYTES == 0
+    return apart is not None and apart * np.dtype(buffer.dtype).itemsize * places % CPU.way_bytes == 0
 
 
 def _one_square(
@@ -303,7 +303,7 @@ def _in_short_rows(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | 
     """Rows of a few elements that are read across the order of the result: in the order in which they are read, a cache
     line of the result at a time."""
     last, count = walk.loops[-1]
-    line = _LINE_BYTES // np.dtype(walk.out.dtype).itemsize
+    line = CPU.line_bytes // np.dtype(walk.out.dtype).itemsize
     found = crossing(walk, count) if isinstance(count, int) and 1 < count <= line // 4 else None
     if not isinstance(found, tuple) or not vectorizes(walk.value, last) or not isinstance(found[2][1], int):
         return None

@@ -24,6 +24,7 @@ from minitvm.codegen.loops import (
 )
 from minitvm.codegen.stages import Axes, Group, Output
 from minitvm.codegen.walks import FEWEST_LANES, MOST_APART
+from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.dims import Dim, sampled, usual
 from minitvm.ir.loop import (
@@ -58,7 +59,6 @@ _TOGETHER = 16
 _FEWEST_TOGETHER = 4
 _TOGETHER_FAR = 5
 """The same where results leave the second-level cache: more rows are bursts of stores that miss."""
-_STACK_BYTES = 16 * 1024  # larger row buffers live in the workspace, one per thread
 
 Nest: TypeAlias = Callable[[Output], Stmt]
 
@@ -268,7 +268,7 @@ def _rank_of_rows(group: Group) -> int:
 
 def row_buffer(buffer: Buffer, rank: int, lanes: tuple[int, ...] = ()) -> Buffer:
     row = Buffer(buffer.name, (*lanes, *buffer.shape[rank:]), buffer.dtype)
-    return replace(row, scope="local" if row.fits(_STACK_BYTES) else "shared")
+    return replace(row, scope="local" if row.fits(CPU.stack_bytes) else "shared")
 
 
 def row_of(out: Output, rows: Mapping[Buffer, Buffer], at: tuple[LoopExpr, ...], lanes: Axes = ()) -> Output:

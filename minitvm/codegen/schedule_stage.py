@@ -18,6 +18,7 @@ from minitvm.codegen.schedule_memory import (
     touched_box,
     uses_of,
 )
+from minitvm.cpu_costs import CPU
 from minitvm.errors import ScheduleError, TypeInferenceError
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import (
@@ -176,10 +177,6 @@ def _is_check(condition: LoopExpr, buffer: Buffer, index: Index) -> bool:
     return False
 
 
-LINE_BYTES = 64
-"""Of a cache line."""
-
-
 def prefetch(kernel: Kernel, buffer: BufferName, loop: LoopName, by: LoopName | None = None, ahead: int = 1) -> Kernel:
     """Each iteration of ``loop`` ends with a prefetch of the cache lines that it would read of ``buffer`` if ``by`` (by
     default ``loop`` itself, else a loop around it) were ``ahead`` iterations further on; never beyond the buffer."""
@@ -192,7 +189,7 @@ def prefetch(kernel: Kernel, buffer: BufferName, loop: LoopName, by: LoopName | 
     require(kernel, moved is found or any(s is found for s in walk_stmts(moved.body)), why)
     require(kernel, is_filled(kernel, source), f"{source.name} may hold nothing yet where it is fetched")
     box = touched_box(kernel, source, touched, found)
-    step, ranges = max(1, LINE_BYTES // np.dtype(source.dtype).itemsize), inner_ranges(kernel.body)
+    step, ranges = max(1, CPU.line_bytes // np.dtype(source.dtype).itemsize), inner_ranges(kernel.body)
     start = [substitute_vars(i, {moved.var: moved.var + ahead}) for i in box.start]
     counts = [*box.shape[:-1], -(-box.shape[-1] // step)] if box.shape else []
 

@@ -8,6 +8,7 @@ from functools import cached_property, partial
 
 import numpy as np
 
+from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Constant, Expr, Var
 from minitvm.ir.ops.nn_conv import Conv2d
@@ -16,7 +17,6 @@ from minitvm.ir.relayout import Move, Placement, Site, calling
 from minitvm.ir.types import TensorType
 from minitvm.passes.alter_op_layout import Faster, in_whole_blocks
 from minitvm.passes.places import Predict
-from minitvm.target import MOVE
 
 
 def remembering(predict: Predict) -> Predict:
@@ -97,7 +97,8 @@ class _Ways:
         cycles = self._cycles(Placement((None,) * len(self.direct.args), None, calling(self.site.op)))
         op, window = self._op, self._type(1, None).static_shape[2:]
         copied = math.prod(window) > 1 and ({*op.strides} != {1} or {*op.padding} != {0})
-        return cycles if isinstance(cycles, Declined) else cycles + copied * self._type(0, None).size * MOVE
+        moved = copied * self._type(0, None).size
+        return cycles if isinstance(cycles, Declined) else cycles + moved * CPU.relayout_element
 
     @cached_property
     def _directly(self) -> float | Declined:
@@ -105,7 +106,7 @@ class _Ways:
         cycles = self._cycles(self.direct)
         if isinstance(cycles, Declined) or not self.moved:
             return cycles
-        return cycles * self._inside() + self.moved * MOVE
+        return cycles * self._inside() + self.moved * CPU.relayout_element
 
     def stays(self) -> Declined | None:
         """The reason why the convolution stays as it is."""
@@ -130,7 +131,7 @@ class _Ways:
         before = before if isinstance(as_it_is, Declined) else min(before, as_it_is)
         ways = {size: self._winograd(size) for size in SIZES}
         cycles = {size: self._cycles(way) for size, way in ways.items()}
-        copies = (self.moved + self.copied) * MOVE
+        copies = (self.moved + self.copied) * CPU.relayout_element
         known = {size: c + copies for size, c in cycles.items() if not isinstance(c, Declined)}
         if not known:
             return next(c for c in cycles.values() if isinstance(c, Declined))

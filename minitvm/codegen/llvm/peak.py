@@ -11,9 +11,10 @@ from dataclasses import replace
 import numpy as np
 
 from minitvm.codegen.llvm.compile import Cpu, compile_object
+from minitvm.cpu_costs import CPU
 from minitvm.ir.arrays import aligned
 from minitvm.runtime.native import NativeCode
-from minitvm.target import MULTIPLY_ADDS, MachineModel, Rates
+from minitvm.target import MachineModel, Rates
 
 CHAINS = 10
 """Multiply-adds in flight: latency 4 times two units needs 8; more would spill with 16 registers."""
@@ -104,7 +105,7 @@ def measure(cpu: Cpu, machine: MachineModel, threads: int, tries: int = 15) -> R
     rates = [_read_rate(read, cpu, nbytes, threads, tries) for nbytes in bytes_of]
     flops = 2 * sums * machine.lanes("float32") * threads
     usual = machine.rates(threads)
-    return replace(usual, flops=flops, clock=sums / MULTIPLY_ADDS, levels=machine.levels(threads, rates))
+    return replace(usual, flops=flops, clock=sums / CPU.fma_per_cycle, levels=machine.levels(threads, rates))
 
 
 def vector_sums(cpu: Cpu, threads: int, tries: int, steps: int = FMA_STEPS) -> float:

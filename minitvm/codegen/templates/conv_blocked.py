@@ -17,8 +17,6 @@ from minitvm.codegen.loops import after, in_lanes, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.tile import (
     ENOUGH,
-    ITEMS_PER_THREAD,
-    READ_FROM_L2,
     Ahead,
     Run,
     Step,
@@ -38,6 +36,7 @@ from minitvm.codegen.templates.tile import (
     tiles,
 )
 from minitvm.codegen.templates.window import Edge, OpenAxis, Start, axis_of, padded
+from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import usual
 from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, Stmt, Store, as_index, const, loop, minimum, nest, seq
@@ -47,14 +46,8 @@ BY_INPUTS = "a few input channels at a time, sums in memory"
 CHANNELS_INSIDE = "a row for all channels"
 ROWS_INSIDE = "some channels for all rows"
 
-_OF_A_ROW, _OF_A_BLOCK, _HIDDEN = 0.08, 0.15, 0.75
-"""Cycles a step for each broadcast and for each vector of weights, and how many of them a tile of few registers hides
-behind its multiply-adds; measured."""
-
-_CROWDED = 1.8  # times as long as predicted where pixels come from the second-level cache, one at a time; measured
 _MOST_OF_A_STRIP = 15  # columns of a depthwise convolution; more are slower, measured
 _FEWEST_ROWS = 2  # of a channel before the next one: each such band reads some of the last one's rows again
-_FROM_FAR = 4  # loads that a vector of weights is worth which leaves the first-level cache: single pixels wait for it
 _TILES_OF_A_PIECE = 8  # of pixels of which only a run knows how many there are, for a thread
 _MOST_UNROLLED_TAPS = 16  # a wider padded window is copied into a padded image instead of written out at the edges
 
@@ -167,7 +160,7 @@ class BlockedConv(_Windows):
             return tile_choices(scheme, self.columns, self.blocks, steps, machine, product)
 
         def each(tile: Tile) -> int:
-            return _FROM_FAR if self._block_bytes * tile.blocks > machine.l1_bytes else 1
+            return CPU.far_weights if self._block_bytes * tile.blocks > machine.l1_bytes else 1
 
         found = tiles(tiled, self.blocks, machine, product)
         costs = [steps * open_cycles(tiled, alone, self.blocks, tile, each(tile)) for tile in found]
@@ -179,12 +172,12 @@ class BlockedConv(_Windows):
         Where weights come from far, more blocks are more streams that the processor fetches ahead.
         """
         if self._crowded:
-            return _CROWDED
+            return CPU.pixels_from_l2
         if scheme == ROWS_INSIDE and self._fetches and self._block_bytes * tile.blocks > self.machine.l1_bytes:
-            return max(1.0, tile.blocks * READ_FROM_L2 / cycles(tile.rows, tile.blocks))
-        loads = _OF_A_ROW * tile.rows + _OF_A_BLOCK * tile.blocks
+            return max(1.0, tile.blocks * CPU.l2_vector / cycles(tile.rows, tile.blocks))
+        loads = CPU.broadcast * tile.rows + CPU.weight_load * tile.blocks
         few = self.flat and scheme == CHANNELS_INSIDE and tile.rows * tile.blocks <= ENOUGH
-        return 1 + max(0.0, loads - _HIDDEN) / cycles(tile.rows, tile.blocks) if few else 1.0
+        return 1 + max(0.0, loads - CPU.loads_hidden) / cycles(tile.rows, tile.blocks) if few else 1.0
 
     @property
     def _crowded(self) -> bool:
@@ -216,7 +209,7 @@ class BlockedConv(_Windows):
         if rows < self.rows and tile.rows * tile.blocks > ENOUGH:
             return "sums of all rows leave the first-level cache, and so large a tile waits for no weights"
         items = self.batch * self.weight.shape[0] // tile.blocks * -(-self.rows // rows)
-        if items < ITEMS_PER_THREAD * self.machine.threads:
+        if items < CPU.items_per_thread * self.machine.threads:
             return "too few channels for the threads"
         return (
             "weights stay in the first-level cache" if self._block_bytes * tile.blocks <= self.machine.l1_bytes else ""
@@ -293,7 +286,7 @@ class BlockedConv(_Windows):
             return [Run(0, whole, size), Run(whole * size, 1, self.columns - whole * size)]
         items = self.batch * self.groups * run.count
         most = max(1, self.columns // (2 * tile.rows))
-        wanted = min(most, -(-ITEMS_PER_THREAD * self.machine.threads // items))
+        wanted = min(most, -(-CPU.items_per_thread * self.machine.threads // items))
         least = min(-(-self.columns // tile.rows), -(-self.machine.threads // items))
         size = -(-self.columns // max(divisor_at_most(self.columns, most), wanted))
         return runs(self.columns, min(size, self.columns // least))

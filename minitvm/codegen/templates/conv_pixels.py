@@ -16,14 +16,9 @@ from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.conv_rows import ROWS, ConvRows
 from minitvm.codegen.templates.conv_shapes import ConvProduct, ConvShapes, conv_product, conv_shapes
-from minitvm.codegen.templates.conv_strips import COPY_OUT, STRIPS, ConvStrips
+from minitvm.codegen.templates.conv_strips import STRIPS, ConvStrips
 from minitvm.codegen.templates.conv_windows import WINDOWS, ConvWindows
 from minitvm.codegen.templates.tile import (
-    COPYING,
-    ITEMS_PER_THREAD,
-    LINE_BYTES,
-    OFF_LINES,
-    READ_FROM_L2,
     Run,
     TileKernel,
     block_runs,
@@ -35,6 +30,7 @@ from minitvm.codegen.templates.tile import (
     vectors,
 )
 from minitvm.codegen.templates.window import PhasedAxis, PhasedImage
+from minitvm.cpu_costs import CPU
 from minitvm.ir.loop import Alloc, Buffer, If, Load, LoopExpr, Stmt, Store, loop, minimum, nest, seq
 from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d
 from minitvm.ir.ops.nn_conv_transpose import Conv1dTranspose, Conv2dTranspose, Conv3dTranspose
@@ -105,7 +101,7 @@ class PixelConv(TransposedConv):
         pixels, shapes = self.parts[0], self.parts[0].shapes
         *outer, rows, width = (axis.outputs for axis in pixels.axes)
         vectors = -(-rows * width // pixels.lanes)
-        step = least_cycles(shapes.channels, vectors, self.machine) + COPYING * vectors
+        step = least_cycles(shapes.channels, vectors, self.machine) + CPU.copy_vector * vectors
         return shapes.batch * shapes.groups * math.prod(outer) * pixels.steps * step
 
     def loops(self, choice: Choice) -> Stmt:
@@ -169,8 +165,8 @@ class _Pixels:
     def _work(self, lines: _Lines) -> float:
         """Cycles: full vectors, and enough of them side by side, against results that go through memory."""
         channels, vectors = self.shapes.channels, -(-lines.positions // self.lanes)
-        through = COPY_OUT * channels * vectors if lines.rows > 1 else 0
-        return lines.count * (self.steps * least_cycles(channels, vectors, self.machine, OFF_LINES) + through)
+        through = CPU.store_sums * channels * vectors if lines.rows > 1 else 0
+        return lines.count * (self.steps * least_cycles(channels, vectors, self.machine, CPU.unaligned_loads) + through)
 
     @property
     def vectors(self) -> int:
@@ -208,10 +204,10 @@ class _Pixels:
 
     def cycles(self, tile: Tile) -> float:
         lines = self.shapes.batch * self.shapes.groups * math.prod(self.image_extents)
-        through = COPY_OUT * self.shapes.channels * self.vectors if self.gaps else 0
-        step = step_cycles(self.shapes.channels, self.vectors, tile, OFF_LINES)
+        through = CPU.store_sums * self.shapes.channels * self.vectors if self.gaps else 0
+        step = step_cycles(self.shapes.channels, self.vectors, tile, CPU.unaligned_loads)
         if self.leaves_cache:
-            step += -(-self.shapes.channels // tile.rows) * self.vectors * READ_FROM_L2
+            step += -(-self.shapes.channels // tile.rows) * self.vectors * CPU.l2_vector
         return lines * (self.steps * step + through)
 
     @property
@@ -219,7 +215,7 @@ class _Pixels:
         """True if the next tile finds nothing of what this one read: of the planes of all channels, which lie far
         apart, some rows each, of these two cache lines."""
         vertical, across = self.axes[-2:]
-        read = self.shapes.inputs * vertical.taps * across.planes * 2 * LINE_BYTES
+        read = self.shapes.inputs * vertical.taps * across.planes * 2 * CPU.line_bytes
         return not self.direct and read > self.machine.l1_bytes // 2
 
 
@@ -271,7 +267,7 @@ class _PixelLoops(_Pixels):
         read = self.tile.blocks * machine.vector_bytes * shapes.inputs
         most = max(1, machine.l2_bytes // 4 // read) if self.weights_fit else count
         others = shapes.batch * shapes.groups * self.lines.count * -(-shapes.channels // self.tile.rows)
-        wanted = -(-ITEMS_PER_THREAD * machine.threads // others)
+        wanted = -(-CPU.items_per_thread * machine.threads // others)
         return max(1, min(most, count // wanted))
 
     def _through_sums(self, channels: Run) -> Stmt:
@@ -314,7 +310,7 @@ class _PixelLoops(_Pixels):
             return body(place, where[-1])
 
         extents = [*image, channels.count] if fit else [channels.count, *image]
-        wanted = ITEMS_PER_THREAD * self.machine.threads
+        wanted = CPU.items_per_thread * self.machine.threads
         return in_parallel((self.shapes.batch, self.shapes.groups, *extents), work, wanted)
 
     # --- a tile -------------------------------------------------------------------------------------------------------

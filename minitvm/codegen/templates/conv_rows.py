@@ -14,26 +14,15 @@ from functools import cached_property
 from minitvm.codegen.loops import in_parallel
 from minitvm.codegen.problem import Choice, Tile
 from minitvm.codegen.templates.conv_shapes import ConvShapes
-from minitvm.codegen.templates.tile import (
-    ITEMS_PER_THREAD,
-    OFF_LINES,
-    Run,
-    Step,
-    TileKernel,
-    block_runs,
-    bound,
-    runs,
-    store_at,
-    unrolled,
-)
+from minitvm.codegen.templates.tile import Run, Step, TileKernel, block_runs, bound, runs, store_at, unrolled
 from minitvm.codegen.templates.window import PhasedAxis, PhasedImage
+from minitvm.cpu_costs import CPU
 from minitvm.ir.loop import Alloc, Const, Load, LoopExpr, Stmt, minimum, nest, seq
 from minitvm.target import MachineModel
 
 ROWS = "rows of the image in the tile"
 _FEWEST_LANES = 4
 _WRITTEN_OUT = 64  # multiply-adds of a tile's step, at most
-_STACK_BYTES = 16 * 1024  # larger images live in the workspace
 
 
 @dataclass(frozen=True)
@@ -92,7 +81,7 @@ class ConvRows:
     def _column(self, rows: int) -> float:
         """Of a tile, for one column of the window."""
         taps = self.vertical.taps
-        return bound(rows * taps, taps + OFF_LINES * min(rows * taps, self.read(rows)), taps)
+        return bound(rows * taps, taps + CPU.unaligned_loads * min(rows * taps, self.read(rows)), taps)
 
     def read(self, rows: int) -> int:
         """Rows of the image, from the first to the last that so many rows of results read."""
@@ -115,7 +104,7 @@ class ConvRows:
         shapes, rows = self.shapes, self.vertical.outputs
         nbytes = 0 if self.direct else self.image(rows).buffer.nbytes
         assert isinstance(nbytes, int)
-        wanted = -(-ITEMS_PER_THREAD * self.machine.threads // (shapes.batch * shapes.groups))
+        wanted = -(-CPU.items_per_thread * self.machine.threads // (shapes.batch * shapes.groups))
         return max(min(tile, rows), -(-rows // max(wanted, -(-nbytes // (self.machine.l2_bytes // 2)))))
 
     def image(self, rows: int) -> PhasedImage:
@@ -124,7 +113,7 @@ class ConvRows:
         read = max(-(-self.across.outputs // self.lanes) * self.lanes + self.across.reach, self.across.length)
         size = (axes[-2].length - 1) * self.across.pitch + read
         image = PhasedImage.of(1, self.shapes.inputs, axes, size, self.dtype)
-        scope = "local" if image.buffer.fits(_STACK_BYTES) else "shared"
+        scope = "local" if image.buffer.fits(CPU.stack_bytes) else "shared"
         return replace(image, buffer=replace(image.buffer, scope=scope))
 
 

@@ -18,6 +18,7 @@ from minitvm.codegen.templates.matmul import along_lanes, product_choices, produ
 from minitvm.codegen.templates.product import Matrix, Product
 from minitvm.codegen.templates.tile import dot_operations
 from minitvm.codegen.templates.window import PhasedAxis
+from minitvm.cpu_costs import CPU
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, Stmt, Store
 from minitvm.ir.ops._shape import pads_of
@@ -155,8 +156,6 @@ def _phase(axis: PhasedAxis, phase: int) -> ConvAxis:
 # --- those that are matrix products: of pixels, and of images so small that their windows are copied ---------------
 # result[b, k, position] = sum over r of weight[b, k, r] * image[b, r, position]
 
-_COPY = 2  # cycles that put an element of a window into its column
-
 
 def conv_product(problem: Problem, dtype: str, machine: MachineModel) -> ConvProduct | None:
     """The convolution as a product; ``None`` where it is none."""
@@ -169,7 +168,7 @@ def conv_product(problem: Problem, dtype: str, machine: MachineModel) -> ConvPro
     groups, positions, depth = found.columns.shape
     operations = dot_operations(groups, whole.channels, positions, depth, dtype, machine)
     in_place = groups * whole.channels * whole.batch * -(-whole.positions // machine.lanes(dtype)) * depth
-    if operations + _COPY * groups * positions * depth > in_place:
+    if operations + CPU.window_element * groups * positions * depth > in_place:
         return None
     return pixels if all(w.is_sampled for w in trimmed.windows) and pixels is not None else found
 

@@ -17,26 +17,13 @@ import numpy as np
 from minitvm.codegen.loops import in_parallel
 from minitvm.codegen.problem import Choice, Tile
 from minitvm.codegen.templates.conv_shapes import ConvAxis, ConvShapes
-from minitvm.codegen.templates.tile import (
-    COPYING,
-    ITEMS_PER_THREAD,
-    LINE_BYTES,
-    OFF_LINES,
-    Run,
-    TileKernel,
-    least_cycles,
-    runs,
-    step_cycles,
-    store_at,
-    tiles,
-    vectors,
-)
+from minitvm.codegen.templates.tile import Run, TileKernel, least_cycles, runs, step_cycles, store_at, tiles, vectors
 from minitvm.codegen.templates.window import PhasedAxis, PhasedImage
+from minitvm.cpu_costs import CPU
 from minitvm.ir.loop import Alloc, Buffer, Const, If, Load, LoopExpr, Stmt, Store, loop, nest, seq
 from minitvm.target import MachineModel
 
 STRIPS = "pixels in lanes, strips of the image copied"
-COPY_OUT = 2  # cycles that a vector of sums which goes through memory costs
 
 
 @dataclass(frozen=True)
@@ -82,7 +69,7 @@ class ConvStrips:
     @cached_property
     def rows(self) -> int:
         """The rows of a strip, those with the least work; 0 where there are none."""
-        wanted = ITEMS_PER_THREAD * self.machine.threads if self.machine.threads > 1 else 1
+        wanted = CPU.items_per_thread * self.machine.threads if self.machine.threads > 1 else 1
         sizes = {-(-self.outputs // count) for count in range(1, self.outputs + 1)}
         near = [rows for rows in sizes if self._stays(rows)]
         fitting = [rows for rows in near if self._items(rows) >= wanted] or [min(near, default=0)]
@@ -100,13 +87,13 @@ class ConvStrips:
         """In tiles of ``tile``, or of the best."""
         channels, count = self.shapes.channels, self.vectors(rows)
         if tile is None:
-            step = least_cycles(channels, count, self.machine, OFF_LINES)
+            step = least_cycles(channels, count, self.machine, CPU.unaligned_loads)
         else:
-            step = step_cycles(channels, count, tile, OFF_LINES)
+            step = step_cycles(channels, count, tile, CPU.unaligned_loads)
         results = sum(axis.phases for axis, _ in self.down) * self.phases
         sums = sum(self._depth(part) * math.prod(a.phases for a in part.axes) for part in self.parts)
-        copied = self.image(rows).buffer.size / self.lanes * COPYING
-        return self._items(rows) * (sums * step + COPY_OUT * channels * count * results + copied)
+        copied = self.image(rows).buffer.size / self.lanes * CPU.copy_vector
+        return self._items(rows) * (sums * step + CPU.store_sums * channels * count * results + copied)
 
     def _depth(self, part: ConvShapes) -> int:
         return part.inputs * math.prod(w.taps for w in part.windows)
@@ -132,7 +119,7 @@ class ConvStrips:
         axes = replace(self.shapes.windows[-2], outputs=rows, least=rows + reach), self.across
         read = reach * self.across.pitch + self.vectors(rows) * self.lanes
         read += max(part.windows[-1].reach for part in self.parts)
-        line = LINE_BYTES // np.dtype(self.dtype).itemsize
+        line = CPU.line_bytes // np.dtype(self.dtype).itemsize
         size = (-(-max(read, (rows + reach) * self.across.pitch) // line) | 1) * line
         image = PhasedImage.of(1, self.shapes.inputs, axes, size, self.dtype)
         return replace(image, buffer=replace(image.buffer, scope="shared"))

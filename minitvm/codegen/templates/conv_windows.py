@@ -18,23 +18,13 @@ from minitvm.codegen.loops import in_parallel, inside, or_zero, unflatten
 from minitvm.codegen.problem import Choice, Tile
 from minitvm.codegen.templates.conv_shapes import ConvShapes
 from minitvm.codegen.templates.product import Gemm, Matrix, Product
-from minitvm.codegen.templates.tile import (
-    COPYING,
-    ITEMS_PER_THREAD,
-    READ_FROM_L2,
-    WRITTEN,
-    Run,
-    least_cycles,
-    runs,
-    step_cycles,
-    tiles,
-)
+from minitvm.codegen.templates.tile import WRITTEN, Run, least_cycles, runs, step_cycles, tiles
 from minitvm.codegen.templates.window import PhasedAxis
+from minitvm.cpu_costs import CPU
 from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, Stmt, const, seq
 from minitvm.target import MachineModel
 
 WINDOWS = "windows of some rows copied"
-_FROM_L3 = 16  # bytes of weights in a cycle
 
 
 @dataclass(frozen=True)
@@ -108,13 +98,13 @@ class ConvWindows:
         """Of the copy, and of weights that come from beyond the second-level cache for every work item."""
         shapes = self.shapes
         bytes_of_all = math.prod(shapes.weight.shape) // shapes.groups * np.dtype(shapes.weight.dtype).itemsize
-        weights = 0 if bytes_of_all <= self.machine.l2_bytes else bytes_of_all / self.depth / _FROM_L3
-        return COPYING * shapes.windows[-1].stride * rows * -(-self.width // self.lanes) + weights
+        weights = 0 if bytes_of_all <= self.machine.l2_bytes else bytes_of_all / self.depth / CPU.l3_bytes_per_cycle
+        return CPU.copy_vector * shapes.windows[-1].stride * rows * -(-self.width // self.lanes) + weights
 
     def _fitting(self) -> Iterator[int]:
         """Those whose windows stay in the second-level cache, and that leave every thread its share; or one."""
         threads, outputs = self.machine.threads, self.vertical.outputs
-        wanted = -(-ITEMS_PER_THREAD * threads // self._images) if threads > 1 else 1
+        wanted = -(-CPU.items_per_thread * threads // self._images) if threads > 1 else 1
         for rows in range(1, outputs + 1):
             nbytes = self.depth * self.vectors(rows) * self.machine.vector_bytes
             few = rows == 1 or (rows * self.width <= WRITTEN and -(-outputs // rows) >= wanted)
@@ -125,7 +115,7 @@ class ConvWindows:
         def strip(rows: int) -> float:
             vectors, channels = self.vectors(rows), self.shapes.channels
             leaves = self.depth * vectors * self.machine.vector_bytes > self.machine.l1_bytes
-            least = -(-channels // tile.rows) * vectors * READ_FROM_L2 if leaves else 0.0
+            least = -(-channels // tile.rows) * vectors * CPU.l2_vector if leaves else 0.0
             return max(step_cycles(channels, vectors, tile), least) + self._beside(rows)
 
         return self._images * self.depth * sum(run.count * strip(run.size) for run in self._strips(self.rows))

@@ -13,7 +13,6 @@ from typing import Any
 from minitvm.codegen.loops import enough, in_parallel, with_memory
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.tile import (
-    ITEMS_PER_THREAD,
     TYPICAL,
     Run,
     block_runs,
@@ -24,6 +23,7 @@ from minitvm.codegen.templates.tile import (
     store_at,
     unrolled,
 )
+from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Binary, Buffer, Load, LoopExpr, LoopKind, Stmt, Store, const, intrin, loop, seq
 from minitvm.ir.ops.more.qnn_blocks import PANEL
@@ -126,7 +126,7 @@ class DenseBlocks(Template):
         groups = block_runs(self.op.units, PANEL, max(1, choice.tile.blocks // self.per_panel))
         rows = runs(self.rows, choice.tile.rows)
         items = sum(group.count for group in groups)
-        if enough(items, ITEMS_PER_THREAD * self.machine.threads) or not isinstance(self.rows, int):
+        if enough(items, CPU.items_per_thread * self.machine.threads) or not isinstance(self.rows, int):
             return self._by_groups(groups, rows)
 
         def tiles(group: Run, run: Run) -> Stmt:

@@ -22,11 +22,6 @@ from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
 from minitvm.codegen.templates.tile import (
-    COPYING,
-    ITEMS_PER_THREAD,
-    LINE_BYTES,
-    OFF_LINES,
-    READ_FROM_L2,
     WRITTEN,
     Run,
     best_tile,
@@ -36,6 +31,7 @@ from minitvm.codegen.templates.tile import (
     runs,
     tile_choices,
 )
+from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Alloc, Buffer, If, Load, LoopExpr, Stmt, as_index, const, loop, seq
 from minitvm.target import MachineModel
@@ -43,14 +39,10 @@ from minitvm.target import MachineModel
 DOTS, IN_PLACE, IN_PIECES, PACKED = "dot products", "in place", "in pieces of the depth", "packed"
 PANELS = "panels"
 
-_PACKING = 0.4  # cycles that put an element into a panel across which it was stored
 _READ_IN_PLACE = 2  # tiles of rows that read the right-hand side where it is, however far apart its rows are
 _HALVED = (1, 2, 4, 8)  # rows of a tile, and columns of one of dot products, where only a run knows how many there are
 _NO_NEIGHBOUR = 8192  # bytes between rows of which one is not fetched ahead with the other
-_CROWDED = 1.4  # what it costs where rows push each other out of the first-level cache
-_FROM_L2_IN_PLACE = 1.05  # what it costs where they come from the second level, some begun off a cache line
 _PAGE, _PAGES = 4096, 64  # bytes of a page, and how many the processor finds at once
-_NEAR_CACHES = 4  # times the second-level cache: what is read from there or nearly as fast
 _FEW_READERS = 8  # rows that make floats of weights again sooner than they read panels of them
 _FEW_ROWS = 32  # whose multiply-adds hide no wait for a right-hand side
 
@@ -59,7 +51,7 @@ def packed(product: Product, tile: Tile, machine: MachineModel) -> Stmt:
     """Right-hand sides packed first: a group of columns by the thread that needs it, where there are enough."""
     lanes, sides = machine.lanes(product.dtype), product.right.batch
     gemm = Gemm(product, tile, lanes)
-    many = machine.threads == 1 or sides * sum(g.count for g in gemm.groups) >= ITEMS_PER_THREAD * machine.threads
+    many = machine.threads == 1 or sides * sum(g.count for g in gemm.groups) >= CPU.items_per_thread * machine.threads
     if many and not gemm.is_near(machine):
         return seq(*(_group_by_group(gemm, group, machine) for group in gemm.groups))
     panels = Panels.of(product.right, lanes, product.dtype)
@@ -95,7 +87,7 @@ def _groups_at_once(gemm: Gemm, group: Run, machine: MachineModel) -> int:
     panel = product.depth * group.size * machine.vector_bytes
     most = min(WRITTEN // (group.size * gemm.lanes), machine.l2_bytes // 4 // panel)
     if machine.threads > 1:
-        most = min(most, product.right.batch * group.count // (ITEMS_PER_THREAD * machine.threads))
+        most = min(most, product.right.batch * group.count // (CPU.items_per_thread * machine.threads))
     return divisor_at_most(group.count, max(1, most))
 
 
@@ -229,7 +221,8 @@ def product_choices(product: Product, machine: MachineModel, times: int = 1, in_
     for scheme, why_not in _schemes(product, machine, times, in_place).items():
         columns, steps = (product.columns, -(-product.depth // lanes)) if scheme == DOTS else (blocks, product.depth)
         steps, multiply = times * product.batch * steps, product.multiply
-        extra, loads = _extra(scheme, product, machine, times), OFF_LINES if scheme in (IN_PIECES, IN_PLACE) else 1
+        extra = _extra(scheme, product, machine, times)
+        loads = CPU.unaligned_loads if scheme in (IN_PIECES, IN_PLACE) else 1
         for c in tile_choices(scheme, product.rows, columns, steps, machine, multiply, loads):
             crowd = _crowding(product, scheme, c.tile, machine)
             least = 0.0 if scheme == DOTS else _streaming(product, scheme, c.tile, machine, times)
@@ -245,7 +238,7 @@ def _streaming(product: Product, scheme: str, tile: Tile, machine: MachineModel,
     blocks = -(-product.columns // lanes)
     beside = max(tile.blocks, WRITTEN // lanes) if scheme == PACKED else tile.blocks
     again = product.depth * (min(beside, blocks) if down > 1 else blocks) * machine.vector_bytes
-    found = times * down * product.batch * product.depth * blocks * READ_FROM_L2
+    found = times * down * product.batch * product.depth * blocks * CPU.l2_vector
     return found if times * down > 1 and again > machine.l1_bytes else 0.0
 
 
@@ -255,16 +248,16 @@ def _crowding(product: Product, scheme: str, tile: Tile, machine: MachineModel) 
     place and of the result; or that the right-hand side's leave it."""
     row = product.depth * np.dtype(product.left.dtype).itemsize
     if product.left.along_rows and tile.rows > machine.lines_kept(row):
-        return _CROWDED
+        return CPU.rows_evicted
     if scheme != IN_PLACE or product.rows <= tile.rows:
         return 1.0
     row = product.columns * np.dtype(product.right.dtype).itemsize
-    touched = tile.blocks * machine.vector_bytes + LINE_BYTES
+    touched = tile.blocks * machine.vector_bytes + CPU.line_bytes
     apart = product.depth > (_PAGES if row >= _PAGE else machine.lines_kept(row))
     if apart or product.rows * min(row, touched) > machine.l1_bytes:
-        return _CROWDED
+        return CPU.rows_evicted
     beside = tile.rows * product.depth * np.dtype(product.left.dtype).itemsize
-    return 1.0 if product.depth * touched + beside <= machine.l1_bytes else _FROM_L2_IN_PLACE
+    return 1.0 if product.depth * touched + beside <= machine.l1_bytes else CPU.rows_from_l2
 
 
 def _symbolic_choices(product: Product, machine: MachineModel) -> list[Choice]:
@@ -282,7 +275,7 @@ def _extra(scheme: str, product: Product, machine: MachineModel, times: int) -> 
     if scheme == DOTS:
         return times * product.batch * product.rows * product.columns * (1 + math.log2(lanes))
     if scheme == PACKED:
-        each = COPYING / lanes if product.right.along_rows else _PACKING
+        each = CPU.copy_vector / lanes if product.right.along_rows else CPU.pack_element
         return each * product.right.batch * product.depth * product.columns
     return 0.0
 
@@ -295,7 +288,7 @@ def _schemes(product: Product, machine: MachineModel, times: int, in_place: bool
     if product.left.along_rows and product.right.along_columns:
         dots = times * dot_operations(*product.sizes, product.dtype, machine)
         blocks = times * batch * rows * -(-columns // machine.lanes(product.dtype)) * depth
-        panels = blocks + _PACKING * product.right.batch * depth * columns
+        panels = blocks + CPU.pack_element * product.right.batch * depth * columns
         found[DOTS] = "" if dots <= panels else f"{dots:,.0f} vector operations, {panels:,.0f} with panels"
     if product.right.along_rows and in_place:
         stays = _stays_in_cache(product, machine)
@@ -328,7 +321,7 @@ def _far_apart(product: Product, machine: MachineModel) -> bool:
     """True if a right-hand side that the caches do not hold is for few rows, and one of its own is no neighbour of the
     next: what a group of columns leaves of its cache lines is gone when the next group wants it."""
     row = product.columns * np.dtype(product.right.dtype).itemsize
-    many = product.depth * row > _NEAR_CACHES * machine.l2_bytes
+    many = product.depth * row > CPU.near_caches * machine.l2_bytes
     rows = product.batch // product.right.batch * product.rows
     return many and row >= _NO_NEIGHBOUR and rows <= _FEW_ROWS
 

@@ -13,7 +13,6 @@ from functools import partial
 from minitvm.codegen.loops import Valid, enough, in_lanes, in_parallel, in_vectors, or_zero
 from minitvm.codegen.problem import Problem, Tile
 from minitvm.codegen.templates.tile import (
-    ITEMS_PER_THREAD,
     TYPICAL,
     Ahead,
     Run,
@@ -28,6 +27,7 @@ from minitvm.codegen.templates.tile import (
     unrolled,
     written_out,
 )
+from minitvm.cpu_costs import CPU
 from minitvm.ir.loop import (
     Alloc,
     Buffer,
@@ -226,14 +226,14 @@ class Gemm:
         if self.is_near(machine):
             return self.by_rows()
         items = self.product.batch * sum(g.count for g in self.groups)
-        return self.by_groups() if enough(items, ITEMS_PER_THREAD * machine.threads) else self.by_tiles()
+        return self.by_groups() if enough(items, CPU.items_per_thread * machine.threads) else self.by_tiles()
 
     def is_near(self, machine: MachineModel) -> bool:
         """True if the first-level cache keeps one right-hand side from one tile of many rows to the next."""
         product, items = self.product, self.product.batch * sum(rows.count for rows in self.rows)
         side = product.depth * self.blocks * machine.vector_bytes
         near = product.right.batch == 1 and isinstance(side, int) and 2 * side <= machine.l1_bytes
-        return near and enough(items, ITEMS_PER_THREAD * machine.threads)
+        return near and enough(items, CPU.items_per_thread * machine.threads)
 
     def by_groups(self) -> Stmt:
         """All rows of a group of columns by one thread, which so keeps its part of the panels in its cache."""
@@ -273,7 +273,7 @@ class Gemm:
     def in_pieces(self, machine: MachineModel) -> Stmt:
         """A few rows of the right-hand side at a time, where these lie so far apart that caches lose them.  A work item
         is some groups of columns with all of their rows."""
-        wanted = ITEMS_PER_THREAD * machine.threads
+        wanted = CPU.items_per_thread * machine.threads
         most = max(1, min(_COLUMNS // self.lanes, self.blocks // wanted) // self.tile.blocks)
 
         def work(group: Run, some: Run) -> Stmt:

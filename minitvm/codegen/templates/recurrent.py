@@ -19,6 +19,7 @@ from minitvm.codegen.problem import TEMPLATES, Choice, Template
 from minitvm.codegen.templates.matmul import DOTS, PACKED, Panels, product_choices
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
 from minitvm.codegen.templates.tile import Run, in_one_loop, pieces, vectors
+from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Barrier, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, intrin, loop, seq
 
@@ -33,8 +34,6 @@ _STEPS = 32
 """What an open number of steps is taken for where packing the weight is weighed."""
 
 ALL_THREADS = ", steps by all threads"
-_MEETING = 1500
-"""Cycles of a barrier, in which threads wait for each other."""
 
 _sigmoid, _tanh = partial(intrin, "sigmoid"), partial(intrin, "tanh")
 
@@ -128,7 +127,7 @@ class Recurrent(Template):
         tiles = max(1, columns // c.tile.blocks)
         idle = -(-tiles // threads) * threads / tiles
         meetings = 2 * len(self.products) * (steps if isinstance(steps, int) else _STEPS)
-        return replace(c, scheme=c.scheme + ALL_THREADS, cycles=c.cycles * idle + meetings * _MEETING * threads)
+        return replace(c, scheme=c.scheme + ALL_THREADS, cycles=c.cycles * idle + meetings * CPU.barrier * threads)
 
     def loops(self, choice: Choice) -> Stmt:
         """All sequences, after the weights are where they are wanted."""

@@ -12,7 +12,7 @@ import numpy as np
 from minitvm.codegen.long_sums import LONGEST
 from minitvm.codegen.loops import in_lanes, in_strips, in_vectors, unflatten, with_memory
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
-from minitvm.codegen.templates.tile import ITEMS_PER_THREAD
+from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, product
 from minitvm.ir.dtypes import is_float
@@ -22,7 +22,6 @@ from minitvm.ir.ops.tensor import Running
 
 _VECTORS = 4
 """Sums of neighbouring columns that are written out."""
-_STACK_BYTES = 16 * 1024  # larger sums live in the workspace
 
 
 @TEMPLATES.register("llvm", "cumsum", "cumprod")
@@ -57,7 +56,7 @@ class RunningSum(Template):
         if not isinstance(rows, int) or not isinstance(columns, int):
             return min(columns, lanes) if isinstance(columns, int) else lanes
         threads, size = self.machine.threads, np.dtype(self.accumulator).itemsize
-        pieces = ITEMS_PER_THREAD * threads if threads > 1 else 1
+        pieces = CPU.items_per_thread * threads if threads > 1 else 1
         most = min(self.machine.l2_bytes // 4 // size, rows * columns // pieces)
         even = -(-columns // -(-columns // max(1, most)))
         return min(columns, -(-even // lanes) * lanes)
@@ -66,7 +65,7 @@ class RunningSum(Template):
         """``count`` sums side by side along the axis; long ones of floats in blocks, on top of what is before each."""
         (data,), out, axis = self.problem.inputs, self.problem.output, self.axis
         acc = Buffer("acc", (count,), self.accumulator)
-        acc = replace(acc, scope="local" if acc.fits(_STACK_BYTES) else "shared")
+        acc = replace(acc, scope="local" if acc.fits(CPU.stack_bytes) else "shared")
         before, extent, kind = replace(acc, name="before"), out.shape[axis], self.op.kind
         in_blocks = kind == "sum" and is_float(acc.dtype) and not (isinstance(extent, int) and extent <= LONGEST)
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from minitvm.codegen.loops import in_lanes, in_vectors
 from minitvm.codegen.problem import Choice, Tile
+from minitvm.cpu_costs import CPU
 from minitvm.ir.dims import smaller
 from minitvm.ir.loop import (
     Alloc,
@@ -37,8 +38,6 @@ from minitvm.ir.loop import (
 )
 from minitvm.target import MachineModel
 
-ITEMS_PER_THREAD = 4
-"""Parallel iterations for every thread, so that threads end at about the same time."""
 _WRITTEN_OUT, _OF_PAIRS, ENOUGH = 4, 2, 16
 """So many steps of a reduction are written out, but of more than so many multiply-adds, which hide a loop's own
 instructions.  Of pairs LLVM adds the products of three steps and more first, for which there are no registers."""
@@ -50,15 +49,7 @@ _MOST_FETCHED = 4
 """Lines that a turn of a reduction fetches of what comes next; more take the place of its own loads, where its
 multiply-adds leave no time for them."""
 
-_FMA_PER_CYCLE = 2
-_LOADS_PER_CYCLE = 2
-_FMA_LATENCY = 4
-OFF_LINES = 3  # loads that a vector is worth which begins anywhere; measured
-COPYING = 4  # cycles that put a vector into a panel, or a window, along which it was stored
 WRITTEN = 256  # results of a row that are written before the next row's are
-LINE_BYTES = 64  # of a cache line
-READ_FROM_L2 = 1.25  # cycles of a vector that comes from the second-level cache
-_STEP_OVERHEAD = 0.5  # loop counters and addresses, measured
 _MOST_ROWS, _MOST_BLOCKS = 28, 8
 
 
@@ -155,8 +146,8 @@ def divisor_at_most(value: int, most: int) -> int:
 
 def bound(products: float, loads: float, chain: int = 1) -> float:
     """Cycles of multiply-adds, of loads, or of a chain of so many multiply-adds: whichever is most."""
-    most = max(products / _FMA_PER_CYCLE, loads / _LOADS_PER_CYCLE, float(chain * _FMA_LATENCY))
-    return most + _STEP_OVERHEAD
+    most = max(products / CPU.fma_per_cycle, loads / CPU.loads_per_cycle, float(chain * CPU.fma_latency))
+    return most + CPU.step
 
 
 def cycles(rows: int, blocks: int, each: int = 1, spread: int = 0) -> float:
@@ -214,14 +205,11 @@ def best_tile(rows: int, blocks: int, machine: MachineModel, product: str = "fma
     return min(found, key=lambda c: (round(c.cycles, 6), -c.tile.blocks)).tile
 
 
-_FROM_L2 = 1.5  # what it costs that a tile's operands do not stay in the first-level cache from one tile to the next
-
-
 def dot_operations(batch: int, rows: int, columns: int, depth: int, dtype: str, machine: MachineModel) -> float:
     """Vector operations of a product whose sums are each spread over the lanes, and added up across them."""
     lanes, tile = machine.lanes(dtype), best_tile(rows, columns, machine)
     leaves_cache = (tile.rows + tile.blocks) * depth * 4 > machine.l1_bytes and rows > tile.rows
-    each_sum = -(-depth // lanes) * (_FROM_L2 if leaves_cache else 1) + 1 + math.log2(lanes)
+    each_sum = -(-depth // lanes) * (CPU.dots_from_l2 if leaves_cache else 1) + 1 + math.log2(lanes)
     return batch * rows * columns * each_sum
 
 
@@ -341,7 +329,7 @@ def in_steps(
 
 def rows_of_line(dtype: str, lanes: int) -> int:
     """Rows of ``lanes`` elements that a cache line holds, at least one."""
-    return max(1, LINE_BYTES // (np.dtype(dtype).itemsize * lanes))
+    return max(1, CPU.line_bytes // (np.dtype(dtype).itemsize * lanes))
 
 
 def spare_loads(rows: int, blocks: int, steps: int, product: str = "fma") -> int:

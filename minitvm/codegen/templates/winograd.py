@@ -16,8 +16,6 @@ import numpy as np
 from minitvm.codegen.loops import in_lanes, in_parallel, inside, or_zero, unflatten, with_memory
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.tile import (
-    ITEMS_PER_THREAD,
-    LINE_BYTES,
     Ahead,
     Run,
     Step,
@@ -36,6 +34,7 @@ from minitvm.codegen.templates.tile import (
 )
 from minitvm.codegen.templates.winograd_guard import Guard
 from minitvm.codegen.templates.winograd_sums import transformed_input, transformed_output
+from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Exactness
 from minitvm.ir.loop import (
     Alloc,
@@ -56,7 +55,7 @@ from minitvm.ir.loop import (
     seq,
 )
 from minitvm.ir.ops.nn_winograd import Conv2dWinograd, Transforms
-from minitvm.target import CROSSED, MachineModel
+from minitvm.target import MachineModel
 
 TILES_INSIDE = "some tiles for all channels"
 BANDS_INSIDE = "a band of tiles for each thread, all channels"
@@ -66,8 +65,6 @@ _LEAST = 12  # tiles that a thread takes at a time, so that it reads the weights
 _NARROWEST = 6  # tiles of a band; more threads than that leaves are often more than there are cores
 _FEW = 4
 _MOST_BLOCKS = 4  # of weights that are read side by side: they lie multiples of 4 KB apart
-_NOT_HIDDEN = 0.3  # of the shorter of multiplying and of waiting for memory; measured
-_TRANSFORM = 6.0  # cycles for each of a tile's places, of both transforms on the average; measured
 
 
 def _whole(most: int, size: int) -> int:
@@ -126,10 +123,10 @@ class Winograd(Template):
         some = [Run(0, self.machine.threads, count)] if scheme == BANDS_INSIDE else runs(self.tiles, count)
         products = places * depth * sum(r.count * step_cycles(r.size, blocks, tile) for r in some)
         vectors = self.tiles * (-(-depth // self.lanes) + blocks)
-        crossed = places * self.tiles * depth * np.dtype(self.accumulator).itemsize / LINE_BYTES * CROSSED
+        crossed = places * self.tiles * depth * np.dtype(self.accumulator).itemsize / CPU.line_bytes * CPU.written_line
         far = scheme == CHANNELS_INSIDE and self.machine.threads > 1  # for whoever reads a line first
         computed = self._with_weights(products, sum(r.count for r in some))
-        return computed + _TRANSFORM * places * vectors + far * crossed
+        return computed + CPU.winograd_place * places * vectors + far * crossed
 
     def _with_weights(self, products: float, times: int) -> float:
         """Cycles of products whose weights are read so many times.  Of what comes from memory the shorter of both hides
@@ -141,7 +138,7 @@ class Winograd(Template):
         if nbytes <= machine.l3_bytes:
             return max(products, times * each)
         fetched = -(-times // machine.threads) * each
-        return max(products, fetched) + _NOT_HIDDEN * min(products, fetched)
+        return max(products, fetched) + CPU.wait_exposed * min(products, fetched)
 
     @property
     def _from_afar(self) -> bool:
@@ -156,7 +153,7 @@ class Winograd(Template):
 
     def _of_channels(self, tile: Tile) -> int:
         """Tiles that some channels take at a time: where channels are few, no more than leave work for all threads."""
-        wanted = -(-ITEMS_PER_THREAD * self.machine.threads // -(-self.weight.shape[0] // tile.blocks))
+        wanted = -(-CPU.items_per_thread * self.machine.threads // -(-self.weight.shape[0] // tile.blocks))
         return _whole(max(1, self.tiles // wanted), tile.rows)
 
     def _at_once(self, tile: Tile) -> int:
@@ -171,7 +168,7 @@ class Winograd(Template):
     def _of_threads(self, most: int) -> int:
         """No more tiles than leave work for all threads."""
         threads = self.machine.threads
-        return most if threads == 1 else min(most, self.tiles // (ITEMS_PER_THREAD * threads))
+        return most if threads == 1 else min(most, self.tiles // (CPU.items_per_thread * threads))
 
     # --- loops --------------------------------------------------------------------------------------------------------
 
