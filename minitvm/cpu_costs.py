@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CpuCosts:
-    """Figures of a family of CPUs.  Cycles are those of one core at full clock."""
+    """Figures of a family of CPUs that the cost model adds up.  Cycles are those of one core at full clock."""
 
     measured_on: str
 
