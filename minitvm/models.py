@@ -21,7 +21,7 @@ from minitvm.errors import MiniTVMError, UnknownValueError, stage
 from minitvm.frontend import ValueDescription, describe_onnx, from_onnx, load_model
 from minitvm.ir.budget import compiling
 from minitvm.ir.decision import Decision, decisions
-from minitvm.ir.dims import Assumptions, Undecided, assumed, assumptions, deciding, facts, under
+from minitvm.ir.dims import Assumptions, Undecided, assumed, assumptions, deciding, facts, is_asked, under
 from minitvm.ir.dims import measured as measured_here
 from minitvm.ir.expr import Expr, Function, Module
 from minitvm.ir.types import leaves
@@ -177,6 +177,7 @@ def compile_symbolic(
     sample: Mapping[str, Sequence[int]] = MappingProxyType({}),
     measured: Mapping[str, int] = MappingProxyType({}),
     grown: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+    imported: list[Imported] | None = None,
     num_threads: int | None = None,
     on_progress: Progress | None = None,
 ) -> Library:
@@ -185,13 +186,14 @@ def compile_symbolic(
     What the model decides by its sizes, a branch or a broadcast, is decided as inputs of the shapes ``sample`` have it;
     the library then serves all shapes for which it is decided likewise, and refuses others.  Sizes that the data decide
     are ``measured`` in a run; they are taken for what they were in an earlier one.  Inputs that are ``grown`` are
-    memory with room (``passes.caches``), of which ``measured`` has the size.  Raises what
-    :func:`compile` raises; above all :class:`CompilerError` for operators whose loops are made for numbers.
+    memory with room (``passes.caches``), of which ``measured`` has the size.  What :func:`require_consistent` has
+    ``imported`` is taken out of there.  Raises what :func:`compile` raises; above all :class:`CompilerError` for
+    operators whose loops are made for numbers.
     """
     backend = backend_for(target, num_threads)
     opened = load_model(model)
     with assumptions({**_sizes_of(opened, shape_dict, sample), **measured} if sample else None):
-        module, params = _import_symbolic(opened, backend, shape_dict)
+        module, params = _import_symbolic(opened, backend, shape_dict, imported)
         module = module.with_function("main", with_room(module.main, grown)) if grown else module
         said, files = describe_onnx(opened).form, opened.files
         del opened
@@ -202,16 +204,31 @@ def compile_symbolic(
         return built.made_for(said)
 
 
+Imported: TypeAlias = tuple[Module, "dict[str, np.ndarray]"]
+"""A module and its weights."""
+
+
 def _import_symbolic(
-    model: Model, backend: Backend, names: Mapping[str, Sequence[int | str]] = MappingProxyType({})
-) -> tuple[Module, dict[str, np.ndarray]]:
+    model: Model,
+    backend: Backend,
+    names: Mapping[str, Sequence[int | str]] = MappingProxyType({}),
+    imported: list[Imported] | None = None,
+) -> Imported:
     """The model with names for open dimensions; an error where it is seen at once that kernels cannot have them."""
     given = {value.name: _open_shape(value) for value in describe_onnx(model).inputs if value.held is None}
     with deciding():
-        module, params = from_onnx(model, shape_dict={**given, **names})
+        module, params = _taken(imported or []) or from_onnx(model, shape_dict={**given, **names})
     module = in_stages(module, params, measured_here())
     require_symbolic(module.main, backend)
     return module, params
+
+
+def _taken(imported: list[Imported]) -> Imported | None:
+    """What is there, for one thread alone: who compiles it empties it."""
+    try:
+        return imported.pop()
+    except IndexError:
+        return None
 
 
 def _sizes_of(
@@ -231,19 +248,21 @@ _SIZES = (64, 224, *range(1, 17))
 """Which open dimensions are tried with; a model that is right for any is right."""
 
 
-def require_consistent(model: Model, names: Mapping[str, Sequence[int | str]] = MappingProxyType({})) -> None:
+def require_consistent(model: Model, names: Mapping[str, Sequence[int | str]] = MappingProxyType({})) -> list[Imported]:
     """Raises what is wrong with a model whatever its open dimensions are: what is found with names for them, and
-    likewise with every number that is tried."""
+    likewise with every number that is tried.  The import, where no sizes that a run may bring would change it."""
     opened = load_model(model)
     try:
         shapes = {v.name: _open_shape(v) for v in describe_onnx(opened).inputs if v.held is None} | dict(names)
         with assumptions():
-            from_onnx(opened, shape_dict=shapes)
+            found = from_onnx(opened, shape_dict=shapes)
+            return [] if is_asked() else [found]
     except (UnknownValueError, Undecided):
-        return
+        return []
     except MiniTVMError as error:
         if not isinstance(error.__cause__, Undecided) and all(_fails_at(error, opened, shapes, n) for n in _SIZES):
             raise
+    return []
 
 
 def _fails_at(error: MiniTVMError, model: Model, shapes: Mapping[str, Sequence[int | str]], extent: int) -> bool:

@@ -122,9 +122,11 @@ class Files:
         for file in [*self.opened.values()]:
             file.require_unchanged()
 
-    def keep(self) -> None:
-        """Keep in memory what is open, where it is little."""
+    def keep(self) -> bool:
+        """Keep in memory what is open, where it is little; whether anything is kept."""
         found = [*self.opened.values()]
-        if sum(map(len, found)) <= KEPT:
-            for file in found:
-                file.keep()
+        if sum(map(len, found)) > KEPT:
+            return False
+        for file in found:
+            file.keep()
+        return bool(found)

@@ -61,10 +61,9 @@ def _copied(source: onnx.ModelProto) -> onnx.ModelProto:
     return copy
 
 
-def keep_files(model: ModelSource) -> None:
-    """Keep in memory the files that were opened of a held model, where they are small."""
-    if isinstance(model, (LoadedModel, HeldModel)):
-        model.files.keep()
+def keep_files(model: ModelSource) -> bool:
+    """Keep in memory the files that were opened of a held model, where they are small; whether there were any."""
+    return isinstance(model, (LoadedModel, HeldModel)) and model.files.keep()
 
 
 def open_model(source: ModelSource) -> HeldModel:

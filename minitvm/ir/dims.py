@@ -440,6 +440,8 @@ class Assumptions:
     """Such symbols by what they were asked for with."""
     guessed: dict[str, int]
     """What such symbols are taken for in comparisons until a run has measured them.  Types are counted on to fit."""
+    is_asked: bool = False
+    """Whether anything was asked that a sample answers, or the data."""
 
 
 _assumed: ContextVar[Assumptions | None] = ContextVar("_assumed", default=None)
@@ -466,6 +468,14 @@ def under(assumptions: Assumptions | None) -> Iterator[None]:
 def assumed() -> Assumptions | None:
     """What is taken for granted here."""
     return _assumed.get()
+
+
+def _asked() -> Assumptions | None:
+    """The same for who asks them, the sample, or the data."""
+    found = _assumed.get()
+    if found is not None:
+        found.is_asked = True
+    return found
 
 
 @contextmanager
@@ -518,7 +528,7 @@ def measure(make: Callable[[], Any], key: object, guess: int | None = None) -> S
     """The dimension whose value the expression that ``make`` makes has in a run: the same for the same ``key``.  0 or
     more; what is less is seen when it is measured.  Until then comparisons are answered as if it were ``guess``.
     :class:`Undecided` where nobody collects assumptions."""
-    found = _assumed.get()
+    found = _asked()
     if found is None:
         raise Undecided("a size that data decide")
     if key in found.keys:
@@ -528,6 +538,12 @@ def measure(make: Callable[[], Any], key: object, guess: int | None = None) -> S
     if found.sample is not None and name not in found.sample:
         found.guessed[name] = _UNMEASURED + 2 * len(found.measured) if guess is None else guess
     return symbol(name)
+
+
+def is_asked() -> bool:
+    """True if anything was asked that a sample answers, or the data: else all is so whatever the sizes are."""
+    found = _assumed.get()
+    return found is not None and found.is_asked
 
 
 def can_measure() -> bool:
@@ -570,7 +586,7 @@ def is_measured(dim: Dim) -> bool:
 
 def sampled(dim: Dim) -> int | None:
     """What a dimension is in the sample; ``None`` where there is none."""
-    found = _assumed.get()
+    found = _asked()
     try:
         return None if found is None or found.sample is None else number(dim, found.sample)
     except ValueError:
@@ -611,7 +627,7 @@ def is_equal(a: Dim, b: Dim) -> bool:
 
 def _sampled(fact: Fact, other: Fact) -> bool:
     """Which of two facts holds: what was decided before stays so."""
-    found = _assumed.get()
+    found = _asked()
     if found is None or found.sample is None:
         raise undecided(fact.a, fact.b)
     if fact in found.facts or other in found.facts:
@@ -632,8 +648,8 @@ def differ(a: Dim, b: Dim) -> bool:
 
 def _count_on(a: Dim, b: Dim) -> bool:
     """Counts on that they are equal, unless the sample has it otherwise: then on that they are not."""
-    found = _assumed.get()
-    if found is None or a == b:
+    found = None if a == b else _asked()
+    if found is None:
         return True
     fact = Fact("==", a, b)
     holds = found.sample is None or _holds(fact, found.sample) is not False
@@ -745,8 +761,7 @@ def common_shape(*shapes: tuple[Dim, ...]) -> tuple[Any, ...]:
 
 def with_ones(*shapes: tuple[Dim, ...]) -> list[tuple[Dim, ...]]:
     """Shapes that are to be broadcast, with 1 for each dimension that is 1 in the sample where another one is not."""
-    found = _assumed.get()
-    if found is None or found.sample is None or len({*shapes}) == 1:
+    if _assumed.get() is None or len({*shapes}) == 1:
         return list(shapes)
     rank = max(map(len, shapes), default=0)
     columns = list(zip(*((1,) * (rank - len(shape)) + shape for shape in shapes), strict=True))

@@ -39,7 +39,7 @@ from minitvm.target import Target
 
 if TYPE_CHECKING:  # what compiles is imported where something is compiled
     from minitvm.driver.kernels import Progress
-    from minitvm.models import Model
+    from minitvm.models import Imported, Model
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 Make: TypeAlias = Callable[[Shapes, Arrays], Specialised]
@@ -92,29 +92,28 @@ class Compiling:
         self._types = {v.name: _type_of(v) for v in self.description.inputs}
         self._tensors = {name: type_ for name, type_ in self._types.items() if isinstance(type_, TensorType)}
         self._declared = declared_shapes(shape_dict, self._inputs)
-        self._lock = threading.Lock()
-        self._kept = Specialisations(specialisations)
+        self._lock, self._kept = threading.Lock(), Specialisations(specialisations)
         self._symbolic = SymbolicLibraries(self._compiled_symbolic)
-        self._cost = 0.0
-        """Seconds that compiling for all shapes took."""
+        self._imported: list[Imported] = []  # as the model was found consistent, until it is compiled
+        self._cost = 0.0  # seconds that compiling for all shapes took
         self.worker: ThreadPoolExecutor | None = None
         self.compiled_beside: list[Decision] = []
         self._by_value: set[str] = set()
         self._host_calls: dict[HostCall, None] = {}
-        self._only: Specialised | None = None
-        """Where all shapes are known: the one library there is, and what plain arrays for it look like."""
+        self._only: Specialised | None = None  # where all shapes are known: the one library there is
         self._plain: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
         is_closed = all(None not in type_.sizes for type_ in self._tensors.values())
         if is_new:
             if not is_closed:
                 from minitvm.models import require_consistent
 
-                require_consistent(model, self._names())
+                found = require_consistent(model, self._names())
+                self._imported += found if symbolic else []
             self._shelf.keep_description(description, model)
         if is_closed:
             self._compile_at_once({name: type_.shape for name, type_ in self._tensors.items()})
-        if self._only is None:
-            keep_files(model)
+        if self._only is None and keep_files(model):
+            self._imported.clear()  # it has its weights in the files
         in_place = self._wants_symbolic and self._declared.keys().isdisjoint(description.grown)
         self._growing = Growing.of(description, self._shelf, self._make_symbolic) if in_place else None
 
@@ -329,6 +328,7 @@ class Compiling:
         if not self._wants_symbolic:
             return Decision("session", "kernels for all shapes", False, "the session was asked for none")
         found, self._cost = self._shelf.symbolic(shapes, partial(self._make_symbolic, shapes, measured))
+        self._imported.clear()
         return found
 
     def _make_symbolic(
@@ -337,8 +337,8 @@ class Compiling:
         from minitvm.models import NEEDS_NUMBERS, compile_symbolic, reason_of
 
         start = time.perf_counter()
-        how: dict[str, Any] = {"num_threads": self._threads, "on_progress": self._on_progress}
-        how |= {"shape_dict": self._names(), "sample": shapes, "measured": measured, "grown": grown}
+        how: dict[str, Any] = {"num_threads": self._threads, "on_progress": self._on_progress, "grown": grown}
+        how |= {"shape_dict": self._names(), "sample": shapes, "measured": measured, "imported": self._imported}
         try:
             found = compile_symbolic(self._model, self.target, self._opt_level, **how)
         except NEEDS_NUMBERS as error:  # the session goes on with them, and says so
