@@ -249,8 +249,7 @@ def profile_module(
         lost.append(_lost_cores() - before)
         if on_progress is not None:
             on_progress(done + 1, warmup + repeats, "")
-    instance.finish()
-    instance.settle()
+    instance.finish(settled=True)
     whole = [found for found, count in zip(stamps[warmup:], lost[warmup:], strict=True) if not count]
     is_calm = len(whole) * 4 >= repeats  # what is left of many is no median
     kept = whole if is_calm else stamps[warmup:]

@@ -106,8 +106,7 @@ class GraphModuleDebug(GraphModule):
             origin = time.perf_counter()
             self.instance.has_run = False
             self.records = [self._run_one(i, number, origin) for i in self._run_node]
-            self.instance.finish()
-            self.instance.settle()
+            self.instance.finish(settled=True)
         return self.records
 
     def seconds_of_kernels(
@@ -122,8 +121,7 @@ class GraphModuleDebug(GraphModule):
                 seconds[index] += (self.instance.code.timed if node.is_kernel else timed)(run, 1)
             if on_progress is not None:
                 on_progress(done, rounds, "")
-        self.instance.finish()
-        self.instance.settle()
+        self.instance.finish(settled=True)
         kernels = ((self._graph.nodes[i], found[1:]) for i, found in seconds.items())
         return [(node, float(np.median(found))) for node, found in kernels if node.is_kernel]
 

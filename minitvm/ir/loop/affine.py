@@ -34,8 +34,7 @@ Term = TypeVar("Term", bound=Hashable)
 class Range:
     """``low <= value <= high``; ``None`` where there is no bound.
 
-    Nobody changes it, nor an ``Affine``.  ``frozen`` would say so, but makes each take three times as long to make, and
-    compiling a model makes some hundred thousand.
+    Nobody changes it, nor an ``Affine``; ``frozen`` triples what making one takes, and a model needs 100,000.
     """
 
     low: int | None
