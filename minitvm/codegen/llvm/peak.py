@@ -102,10 +102,9 @@ def measure(cpu: Cpu, machine: MachineModel, threads: int, tries: int = 15) -> R
     sums = vector_sums(cpu, threads, tries)
     sizes = (machine.l1_bytes / 2, machine.l2_bytes / 2, machine.l3_bytes / 2 / threads)
     bytes_of = [*map(int, sizes), IN_MEMORY * machine.l3_bytes // threads]
-    rates = [_read_rate(read, cpu, nbytes, threads, tries) for nbytes in bytes_of]
+    levels = machine.levels(threads, [_read_rate(read, cpu, nbytes, threads, tries) for nbytes in bytes_of])
     flops = 2 * sums * machine.lanes("float32") * threads
-    usual = machine.rates(threads)
-    return replace(usual, flops=flops, clock=sums / CPU.fma_per_cycle, levels=machine.levels(threads, rates))
+    return replace(machine.rates(threads), flops=flops, clock=sums / CPU.fma_per_cycle, levels=levels)
 
 
 def vector_sums(cpu: Cpu, threads: int, tries: int, steps: int = FMA_STEPS) -> float:

@@ -35,8 +35,9 @@ _COPY_ALL, _MERGE, _SPLIT = -2, -3, -4
 
 def resolve_reshape(op: Op, x: TensorType, newshape: Sequence[Dim], allowzero: bool) -> Shape:
     """``newshape`` with its special values replaced; rejects the call where the sizes cannot agree."""
+    plain = all(d >= 1 for d in newshape if isinstance(d, int))
     try:
-        shape, open_at = _expand(x.shape, newshape, allowzero)
+        shape, open_at = ([*newshape], None) if plain else _expand(x.shape, newshape, allowzero)
     except ValueError as error:
         raise op.reject(f"newshape {list(newshape)} does not fit {x}: {error}") from None
     if open_at is not None:
