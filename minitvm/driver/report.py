@@ -111,7 +111,8 @@ def _origins(module: Module) -> dict[str, str]:
     found: dict[str, str] = {}
     for call in calls(module.main.body):
         for name in call.span:
-            found.setdefault(name, name_of(call))
+            if name not in found:
+                found[name] = name_of(call)
     return found
 
 

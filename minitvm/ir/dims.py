@@ -780,9 +780,15 @@ def _as_one(dim: Dim, column: tuple[Dim, ...]) -> Dim:
 
 
 def product(dims: Any) -> Dim:
-    """The number of elements."""
-    one: Dim = 1
-    return reduce(operator.mul, dims, one)
+    """The number of elements.  Numbers are multiplied first: a product with a symbol is put in order each time."""
+    count = 1
+    found: Dim | None = None
+    for dim in dims:
+        if isinstance(dim, int):
+            count *= dim
+        else:
+            found = dim if found is None else found * dim
+    return count if found is None else found if count == 1 else found * count
 
 
 def replace(dim: Dim, values: Mapping[Atom, Dim]) -> Dim:

@@ -33,7 +33,7 @@ from minitvm.ir.types import leaves, shape_text
 from minitvm.ir.visitor import as_function, calls, rewrite, span_of, use_counts
 from minitvm.passes.bound import Bound, Of
 from minitvm.passes.manager import FunctionPass, PassContext
-from minitvm.passes.places import Asked, Slower, in_pipeline
+from minitvm.passes.places import Asked, Slower, in_pipeline, remembering
 from minitvm.passes.scales import MODERATE
 
 Shape: TypeAlias = tuple[Dim, ...]
@@ -97,7 +97,7 @@ class FuseAttention(FunctionPass, opt_level=3, bound=_BOUND):
 
 @in_pipeline(after="EliminateCommonSubexpr")
 def _placed(asked: Asked) -> tuple[FuseAttention]:
-    return (FuseAttention(asked.slower),)
+    return (FuseAttention(asked.slower and remembering(asked.slower)),)
 
 
 def _to_softmax(node: Expr) -> bool:

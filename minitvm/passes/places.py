@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from minitvm.doors import door
 from minitvm.ir.decision import Declined
@@ -19,6 +19,22 @@ Slower: TypeAlias = Callable[[Call], "Declined | None"]
 """Why an operator that stands for several would be no faster than these (``Backend.slower``)."""
 Predict: TypeAlias = Callable[[Call], "float | Declined"]
 """The cycles that a call is predicted to take on the target, or why nothing there computes it so."""
+
+
+Answer = TypeVar("Answer")
+
+
+def remembering(ask: Callable[[Call], Answer]) -> Callable[[Call], Answer]:
+    """The same, asked once about calls that are alike: networks repeat their layers."""
+    known: dict[object, Answer] = {}
+
+    def asked_once(call: Call) -> Answer:
+        key = call.op, tuple(arg.type for arg in call.args)
+        if key not in known:
+            known[key] = ask(call)
+        return known[key]
+
+    return asked_once
 
 
 @dataclass(frozen=True)

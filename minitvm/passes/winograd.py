@@ -16,20 +16,7 @@ from minitvm.ir.ops.nn_winograd import SIZES, TAPS, Conv2dWinograd, Transforms, 
 from minitvm.ir.relayout import Move, Placement, Site, calling
 from minitvm.ir.types import TensorType
 from minitvm.passes.alter_op_layout import Faster, in_whole_blocks
-from minitvm.passes.places import Predict
-
-
-def remembering(predict: Predict) -> Predict:
-    """The same, asked once about calls that are alike: networks repeat their layers."""
-    known: dict[object, float | Declined] = {}
-
-    def ask(call: Call) -> float | Declined:
-        key = call.op, tuple(arg.type for arg in call.args)
-        if key not in known:
-            known[key] = predict(call)
-        return known[key]
-
-    return ask
+from minitvm.passes.places import Predict, remembering
 
 
 def ways(predict: Predict) -> Faster:

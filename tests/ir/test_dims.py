@@ -34,6 +34,7 @@ from minitvm.ir.dims import (
     is_less,
     larger,
     least,
+    product,
     replace,
     smaller,
     symbol,
@@ -304,3 +305,10 @@ def test_a_function_called_twice_has_two_results() -> None:
     with pytest.raises(TypeInferenceError, match=r"parameter %q is Tensor\[\(n, 3\).*the argument is Tensor\[\(m, 3\)"):
         b.Call(Function([b.var("q", shape=("n", 3))], x), [y])
     verify(Module.from_expr(b.Tuple(called)))
+
+
+@pytest.mark.parametrize("numbers", [(), (3,), (2, 0), (4, 5, 1)])
+def test_a_product_does_not_depend_on_order(numbers: tuple[int, ...]) -> None:
+    dims: list[Dim] = [symbol("n"), *numbers, symbol("m") + 1]
+    assert product(dims) == product(dims[::-1]) == (symbol("n") * symbol("m") + symbol("n")) * math.prod(numbers)
+    assert product(numbers) == math.prod(numbers)

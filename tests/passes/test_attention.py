@@ -190,6 +190,19 @@ def test_a_row_of_one_query_is_slower() -> None:
     assert any("cycles predicted" in line for line in stayed(log)), stayed(log)
 
 
+def test_of_layers_alike_one_is_asked_about() -> None:
+    asked: list[Call] = []
+
+    def slower(call: Call) -> Declined | None:
+        asked.append(call)
+        return None
+
+    net = transformer.get_net(sequence_length=8, num_layers=5, hidden_size=32, num_heads=4)
+    backend = backend_for("llvm -mcpu=haswell", 1)
+    found = optimize(Module(net), backend.machine, opt_level=3, slower=slower)
+    assert len(attentions(found)) == 5 and len(asked) == 1
+
+
 # --- whole networks -----------------------------------------------------------------------------------------------
 
 
