@@ -4,7 +4,7 @@ A template writes plain loops for one operator over placeholder buffers. Fusing 
 an input become the expression that the prologue computes, and the store of the result becomes the epilogue's stores.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -13,14 +13,14 @@ from minitvm.codegen.batch import batch_of
 from minitvm.codegen.long_sums import in_blocks
 from minitvm.codegen.loops import nested, redirect, redirect_loads, with_memory
 from minitvm.codegen.overrides import Override
-from minitvm.codegen.problem import TEMPLATES, Problem, Template, override_for
+from minitvm.codegen.problem import TEMPLATES, Problem, Scaled, Template, override_for
 from minitvm.codegen.records import trying
 from minitvm.codegen.rows import Nest, at_root, nests_of
-from minitvm.codegen.stages import Group, Inliner, Output, compose, flatten, outputs_of, stage_order
+from minitvm.codegen.stages import Group, Inliner, Output, Value, compose, flatten, outputs_of, stage_order
 from minitvm.codegen.walks import Walk
 from minitvm.errors import CompilerError, ConfigError, UserCodeError, user_code
 from minitvm.ir.decision import Decision, Declined, Exactness, decide, decision, decisions, record
-from minitvm.ir.expr import Call, Function, span_scope
+from minitvm.ir.expr import Call, Expr, Function, span_scope
 from minitvm.ir.loop import (
     Barrier,
     Buffer,
@@ -42,7 +42,8 @@ from minitvm.ir.loop import (
 from minitvm.ir.loop.affine import loads
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op, outer_reductions
-from minitvm.ir.ops.nn_dense import MatrixProduct
+from minitvm.ir.ops.nn_dense import DensePack, MatrixProduct
+from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls, sizes_of, span_of
 from minitvm.passes.fuse_ops import BY_ROWS
@@ -136,6 +137,19 @@ def _as_stored(buffer: Buffer, params: Sequence[Buffer]) -> tuple[bool, str]:
     return isinstance(value, Load) and value.buffer in params and _at_own_index(value, buffer.axes), value.dtype
 
 
+def scaled_of(anchor: Call, values: Mapping[Expr, Value]) -> tuple[Scaled | None, dict[Buffer, Buffer]]:
+    """The parts of weights in blocks along the depth, in float32, and what computes each of them."""
+    weights = anchor.args[1] if isinstance(anchor.op, DensePack) else None
+    if not isinstance(weights, Call) or not isinstance(op := weights.op, DequantizeBlocks):
+        return None, {}
+    if op.axis % weights.tensor_type.rank != 1 or weights.dtype != "float32":
+        return None, {}
+    factors = op.factors(*(buffer for arg in weights.args for buffer in flatten(values[arg])))
+    numbers, scales = (Buffer(name, f.shape, f.dtype) for name, f in zip(("numbers", "scales"), factors, strict=True))
+    parts: dict[Buffer, Buffer] = dict(zip((numbers, scales), factors, strict=True))
+    return Scaled(op.block, op.per_byte, numbers, scales), parts
+
+
 def not_allowed(maker: type[Template]) -> Declined | None:
     """The refusal of a template that approximates, where nobody named it."""
     allowed = PassContext.current().option("minitvm.allow_approximate")
@@ -185,7 +199,9 @@ def _lower_with(
     params, values = compose(function, {anchor: problem.outputs})
     prologues = [buffer for arg in anchor.args for buffer in flatten(values[arg])]
     given, narrow = zip(*(_as_stored(buffer, params) for buffer in prologues), strict=True) if prologues else ((), ())
-    problem = replace(problem, as_given=all(given), narrow=narrow, by_rows=BY_ROWS in function.attrs)
+    scaled, parts = scaled_of(anchor, values)
+    by_rows = BY_ROWS in function.attrs
+    problem = replace(problem, as_given=all(given), narrow=narrow, by_rows=by_rows, scaled=scaled)
     if (refusal := not_allowed(maker)) is not None:
         return refusal
     if any(isinstance(node, Reduce) for stage in stage_order(prologues) for node in walk_exprs(stage.value)):
@@ -223,7 +239,7 @@ def _lower_with(
     else:
         decide(title, anchor, Declined("what follows in its loops: it does not read each result at its own place only"))
         body = _cut(body, problem.outputs, outputs, nest)
-    body = in_blocks(fuse_prologue(body, dict(zip(problem.inputs, prologues, strict=True))))
+    body = in_blocks(fuse_prologue(body, dict(zip(problem.inputs, prologues, strict=True)) | parts))
     buffers, spans = (*params, *(o.buffer for o in outputs)), span_of(*calls(function.body))
     kernel = Kernel(name, buffers, body, len(outputs), spans, sizes_of(function))
     return Lowering(kernel, title, template=template)

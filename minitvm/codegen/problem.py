@@ -29,6 +29,17 @@ from minitvm.target import MachineModel
 
 
 @dataclass(frozen=True)
+class Scaled:
+    """What the second input is computed from: ``numbers * scales``, of its shape; the scales of each ``block``
+    neighbours along axis 1 are the same, and of numbers ``per_byte`` are in a byte."""
+
+    block: int
+    per_byte: int
+    numbers: Buffer
+    scales: Buffer
+
+
+@dataclass(frozen=True)
 class Problem:
     """One operator over placeholder buffers: shapes, dtypes, attributes; little about what is fused around it."""
 
@@ -41,6 +52,8 @@ class Problem:
     """The dtypes that inputs' elements are of: their own, or narrower ones that they are cast from."""
     by_rows: bool = False
     """Whether threads had better share rows of the result than channels, as they do of what reads it."""
+    scaled: Scaled | None = None
+    """The parts of the second input, where it is computed from such; loops load these or the input itself."""
 
     @staticmethod
     def of(call: Call) -> Problem:

@@ -21,6 +21,7 @@ from minitvm.codegen.default_schedule import Element, filled
 from minitvm.codegen.loops import after, in_parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
+from minitvm.codegen.templates.scaled import InBlocks
 from minitvm.codegen.templates.tile import (
     WRITTEN,
     Run,
@@ -182,16 +183,25 @@ class DensePack(Matmul):
     def product(self) -> Product:
         (x, weight), out = self.problem.inputs, self.problem.output
         blocks, depth, width = weight.shape
-        right = Matrix.stored(1, depth, blocks * width, lambda _, r, j: Load(weight, (j // width, r, j % width)), False)
+
+        def at(buffer: Buffer) -> Callable[[LoopExpr, LoopExpr], Load]:
+            return lambda r, j: Load(buffer, (j // width, r, j % width))
+
+        right = Matrix.stored(1, depth, blocks * width, lambda _, r, j: at(weight)(r, j), False)
         product = Product(Matrix.of(x), right, Matrix.of(out), self.accumulator, multiply=self.problem.product)
-        return replace(product, panels=right.at)
+        scaled = self.problem.scaled
+        if scaled is None:
+            return replace(product, panels=right.at)
+        numbers, registers = at(scaled.numbers), self.machine.vector_registers
+        scales = InBlocks(registers, scaled.block, scaled.per_byte, at(scaled.scales))
+        return replace(product, panels=lambda _, r, j: numbers(r, j), scales=scales)
 
     def loops(self, choice: Choice) -> Stmt:
         """Weights that are computed as they are read become floats once for all rows, where these are many."""
         direct, rows = super().loops(choice), self.product.rows
         if self.problem.as_given or self.problem.product != "fma" or (isinstance(rows, int) and rows <= _FEW_READERS):
             return direct
-        gemm = Gemm(replace(self.product, panels=None), choice.tile, self.lanes)
+        gemm = Gemm(replace(self.product, panels=None, scales=None), choice.tile, self.lanes)
         computed = seq(*(_group_by_group(gemm, group, self.machine) for group in gemm.groups))
         return computed if isinstance(rows, int) else If(as_index(rows) > _FEW_READERS, computed, direct)
 

@@ -12,6 +12,7 @@ from functools import partial
 
 from minitvm.codegen.loops import Valid, enough, in_lanes, in_parallel, in_vectors, or_zero
 from minitvm.codegen.problem import Problem, Tile
+from minitvm.codegen.templates.scaled import InBlocks
 from minitvm.codegen.templates.tile import (
     TYPICAL,
     Ahead,
@@ -117,6 +118,7 @@ class Product:
 
     ``start``: what sums begin with instead of zero.
     ``panels``: elements of the right-hand side, and anything beyond its last column.
+    ``scales``: what these elements are multiplied by besides.
     """
 
     left: Matrix
@@ -126,6 +128,7 @@ class Product:
     start: Matrix | None = None
     panels: Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr] | None = None
     multiply: str = "fma"
+    scales: InBlocks | None = None
 
     @staticmethod
     def of(problem: Problem) -> Product:
@@ -329,6 +332,8 @@ class Gemm:
 
     def _tile(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Stmt:
         product, lanes = self.product, self.lanes
+        if product.scales is not None and group.size > (most := product.scales.widest(rows)):
+            return self._narrower(p, block, row, group, rows, most)
         start, is_whole = product.start, not isinstance(product.columns, int) and not group.is_cut
         factor = product.inside if is_whole else product.b
 
@@ -351,8 +356,20 @@ class Gemm:
             group.width,
             product=product.multiply,
         )
+        if product.scales is not None:
+            return product.scales.nest(tile, product.depth, column)
         sums, behind = rows * group.size, self._ahead(block, row, group, rows)
         return tile.nest(lambda step: in_steps(product.depth, sums, step, product.multiply, behind))
+
+    def _narrower(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int, most: int) -> Stmt:
+        """A tile's rows by ``most`` blocks at a time."""
+
+        def part(begin: int) -> Stmt:
+            end = min(begin + most, group.size)
+            some = replace(group, size=end - begin, width=group.width if end == group.size else 0)
+            return self._tile(p, block + begin, row, some, rows)
+
+        return seq(*map(part, range(0, group.size, most)))
 
     def _ahead(self, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Callable[[LoopExpr], Sequence[Stmt]]:
         """By turn of a tile's reduction: its part of the next group's panels."""

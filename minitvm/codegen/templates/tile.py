@@ -250,7 +250,7 @@ class TileKernel:
     def nest(self, reduction: Callable[[Step], Stmt]) -> Stmt:
         """The tile's loops; ``reduction(step)`` are those of the reduction."""
         acc = Buffer("acc", (self.rows, self.blocks, self.lanes), self.dtype, "local")
-        return Alloc(acc, seq(self._zero(acc), reduction(partial(self._step, acc)), *self.results(acc)))
+        return Alloc(acc, seq(self.zero(acc), reduction(partial(self.step, acc)), *self.results(acc)))
 
     def results(self, acc: Buffer) -> list[Stmt]:
         """What is stored of the sums (rows, blocks, lanes)."""
@@ -258,13 +258,13 @@ class TileKernel:
         last = self._stores(acc, range(whole, self.blocks), self.width or self.lanes, self.first)
         return [*self._stores(acc, range(whole), self.lanes, 0), *last]
 
-    def _zero(self, acc: Buffer) -> Stmt:
+    def zero(self, acc: Buffer) -> Stmt:
         def begin(r: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
             return Store(acc, (r, b, lane), const(0, self.dtype))
 
         return each(range(self.rows), range(self.blocks), self.lanes, begin)
 
-    def _step(self, acc: Buffer, *index: LoopExpr, rows: range | None = None) -> Stmt:
+    def step(self, acc: Buffer, *index: LoopExpr, rows: range | None = None) -> Stmt:
         def multiply_add(r: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
             factors = (self.a(r, lane, *index).astype(self.dtype), self.b(b, lane, *index).astype(self.dtype))
             done = Store(acc, (r, b, lane), intrin(self.product, *factors, acc[r, b, lane]))

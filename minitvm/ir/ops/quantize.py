@@ -8,7 +8,7 @@ import numpy as np
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, differ
 from minitvm.ir.dtypes import limits
-from minitvm.ir.loop import Buffer, LoopExpr, Stage, binary, intrin, maximum, minimum
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, binary, const, intrin, maximum, minimum
 from minitvm.ir.op import Fusion, Op, Precision, compute
 from minitvm.ir.ops._shape import beside, normalize_axis, require_kind, require_same_dtype
 from minitvm.ir.relayout import Move, Placement, Site, along_axis, data_moved
@@ -185,14 +185,45 @@ class DequantizeBlocks(Op, name="qnn.dequantize_blocks", fusion=Fusion.INJECTIVE
         shape = (*data.shape[:axis], self._extent(data.shape[axis]), *data.shape[axis + 1 :])
 
         def element(*i: LoopExpr) -> LoopExpr:
-            def at(buffer: Buffer, step: int) -> LoopExpr:
-                return buffer[(*i[:axis], i[axis] // step, *i[axis + 1 :]) if buffer.shape else ()]
-
-            code = at(data, self.per_byte)
-            if self.per_byte > 1:
-                shift = (i[axis] % self.per_byte * self.bits).astype("int32")
-                code = binary("shr", code.astype("int32"), shift) & (2**self.bits - 1)
-            steps = code.astype(wide) - at(input_zero_point, self.block).astype(wide)
-            return (steps * at(input_scale, self.block).astype(wide)).astype(input_scale.dtype)
+            steps = self._code(data, i).astype(wide) - self._at(input_zero_point, i, self.block).astype(wide)
+            return (steps * self._at(input_scale, i, self.block).astype(wide)).astype(input_scale.dtype)
 
         return compute(shape, element)
+
+    def factors(self, data: Buffer, input_scale: Buffer, input_zero_point: Buffer) -> tuple[Stage, Stage]:
+        """In float32, what a result is the product of: data - zero_point, and its scale.
+
+        Where several numbers are in a byte, one becomes a float where it is in the byte: its bits are put into those of
+        a power of two whose last digits they are, and the power is taken off with the zero point.  All of it is exact.
+        """
+        axis = self.axis % len(data.shape)
+        shape = (*data.shape[:axis], self._extent(data.shape[axis]), *data.shape[axis + 1 :])
+        in_place = self.per_byte > 1 and input_zero_point.dtype in ("int8", "uint8")
+
+        def number(*i: LoopExpr) -> LoopExpr:
+            zero = self._at(input_zero_point, i, self.block).astype("float32")
+            if not in_place:
+                return self._code(data, i).astype("float32") - zero
+            shift = self._shift(i)
+            power = binary("shl", 127 + 23 - shift, const(23, "int32"))
+            mask = binary("shl", const(2**self.bits - 1, "int32"), shift)
+            digits = self._at(data, i, self.per_byte).astype("int32") & mask
+            return intrin("bitcast_float", digits | power) - (intrin("bitcast_float", power) + zero)
+
+        def scale(*i: LoopExpr) -> LoopExpr:
+            return self._at(input_scale, i, self.block).astype("float32")
+
+        return compute(shape, number), compute(shape, scale)
+
+    def _at(self, buffer: Buffer, i: Sequence[LoopExpr], step: int) -> LoopExpr:
+        """What holds for a result, one of ``step`` neighbours; or for all of them."""
+        axis = self.axis % len(i)
+        return buffer[(*i[:axis], i[axis] // step, *i[axis + 1 :]) if buffer.shape else ()]
+
+    def _code(self, data: Buffer, i: Sequence[LoopExpr]) -> LoopExpr:
+        code = self._at(data, i, self.per_byte)
+        return binary("shr", code.astype("int32"), self._shift(i)) & (2**self.bits - 1) if self.per_byte > 1 else code
+
+    def _shift(self, i: Sequence[LoopExpr]) -> LoopExpr:
+        """Where its bits begin in its byte."""
+        return (i[self.axis % len(i)] % self.per_byte * self.bits).astype("int32")
