@@ -32,10 +32,8 @@ Term = TypeVar("Term", bound=Hashable)
 
 @dataclass(slots=True, unsafe_hash=True)
 class Range:
-    """``low <= value <= high``; ``None`` where there is no bound.
-
-    Nobody changes it, nor an ``Affine``; ``frozen`` triples what making one takes, and a model needs 100,000.
-    """
+    """``low <= value <= high``; ``None`` where there is no bound.  Nobody changes it, nor an ``Affine``; that both are
+    not frozen is for speed: a model needs some 100,000."""
 
     low: int | None
     high: int | None
