@@ -197,10 +197,11 @@ def test_of_layers_alike_one_is_asked_about() -> None:
         asked.append(call)
         return None
 
-    net = transformer.get_net(sequence_length=8, num_layers=5, hidden_size=32, num_heads=4)
-    backend = backend_for("llvm -mcpu=haswell", 1)
-    found = optimize(Module(net), backend.machine, opt_level=3, slower=slower)
-    assert len(attentions(found)) == 5 and len(asked) == 1
+    module, params = transformer.get_workload(sequence_length=8, num_layers=5, hidden_size=32, num_heads=4)
+    with decisions() as log:
+        optimize(module, backend_for("llvm -mcpu=haswell", 1).machine, params, opt_level=3, slower=slower)
+    fused = [one for one in log if one.by == "FuseAttention" and one.taken]
+    assert len(fused) == 5 and len(asked) == 1
 
 
 # --- whole networks -----------------------------------------------------------------------------------------------
