@@ -109,7 +109,9 @@ def _instance(library: Library, feeds: Mapping[str, np.ndarray]) -> Instance:
 
 
 def _kernels(instance: Instance) -> list[int]:
-    return [i for i, node in enumerate(instance.graph.nodes) if node.is_kernel]
+    """Those of every run."""
+    kept = bool(instance.kept)
+    return [i for i, node in enumerate(instance.graph.nodes) if node.is_kernel and not (node.once and kept)]
 
 
 def _named(instance: Instance, seconds: Sequence[float]) -> list[Timed]:

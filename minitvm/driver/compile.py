@@ -49,6 +49,7 @@ from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
 from minitvm.runtime.memory import plan_memory, require_addressable, spread_limit, unplanned
 from minitvm.runtime.ndarray import NDArray
+from minitvm.runtime.places import with_once
 from minitvm.target import Target
 
 WORTH_TRIMMING = 1 << 22
@@ -248,6 +249,8 @@ def _link(
 ) -> Artifact:
     """The artefact of a program and its kernels.  Takes the arrays out of ``program.params``."""
     program = with_library_calls(program, [symbol for symbol in program.groups if kernels[symbol].is_library_call])
+    if program.sizes:
+        program = replace(program, graph=with_once(program.graph, {*program.params, *program.sizes}))
     backend, threads = report.compiler.backend, report.compiler.backend.machine.threads
     with report.timings.stage("memory plan"):
         needs = {i: kernels[n.func].workspace(threads) for i, n in enumerate(program.graph.nodes) if n.is_kernel}

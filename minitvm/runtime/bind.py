@@ -21,6 +21,10 @@ from minitvm.ir.dims import Dim, SymbolicDim, number
 from minitvm.ir.types import Leaf, TensorType, symbols
 from minitvm.runtime.graph import Artifact, Graph, Host, workspace_slots
 from minitvm.runtime.memory import Planner, spread_limit
+from minitvm.runtime.places import kept_of
+
+MOST_KEPT = 1 << 25
+"""Bytes that what depends on sizes alone may take so that an instance keeps it; more is computed in every run."""
 
 
 class DoesNotFit(InputError):
@@ -66,7 +70,7 @@ class Binder:
             for node, host in _open_control(artifact).items()
             for attribute, body in host.branches.items()
         }
-        self._planner: Planner | None = None
+        self._planners: dict[frozenset[int], Planner] = {}
         self._planning = threading.Lock()
 
     def sizes(self, shapes: Mapping[str, tuple[int, ...]]) -> Sizes:
@@ -114,11 +118,20 @@ class Binder:
         needs = {i: metadata[artifact.graph.nodes[i].func] for i in self._with_workspace}
         workspaces = {i: n["workspace"] + n["workspace_per_thread"] * artifact.threads for i, n in needs.items()}
         with self._planning:
-            self._planner = self._planner or Planner(graph, workspaces, spread_limit(artifact.cpu, artifact.threads))
-            plan = self._planner.plan(graph, workspaces)
+            plan = self._planner(graph, workspaces).plan(graph, workspaces)
         numbers = {name: np.array([values[s] for s in symbols], np.int64) for name, symbols in artifact.sizes.items()}
         found = replace(artifact, graph=graph, plan=plan, params={**artifact.params, **numbers}, metadata=metadata)
         return replace(found, sizes={}, assumed=frozenset(), others=(), hosts=self._hosts(sizes))
+
+    def _planner(self, graph: Graph, workspaces: Mapping[int, int]) -> Planner:
+        """What plans memory for values of these sizes: what depends on them alone is kept where it is not too large."""
+        kept, types = kept_of(graph), graph.entry_types
+        if sum(types[entry].nbytes for entry in kept) > MOST_KEPT:
+            kept = frozenset()
+        if kept not in self._planners:
+            room = spread_limit(self._artifact.cpu, self._artifact.threads)
+            self._planners[kept] = Planner(graph, workspaces, room, kept)
+        return self._planners[kept]
 
     def _hosts(self, sizes: Sizes) -> Mapping[str, Host]:
         """Control flow with types and bodies for these sizes; a stage is bound in a run."""

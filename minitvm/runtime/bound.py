@@ -104,15 +104,18 @@ class OpenCall(DirectCall):
         self._numbers = []
         for name, symbols in opened.sizes.items():
             numbers = instance.memory.empty((len(symbols),), "int64")
-            instance.replace(name, numbers)
+            instance.place_input(name, numbers)
             self._numbers.append((numbers, symbols))
+        self._last: Mapping[str, int] = {}
 
     def _is_bound(self, entry: int) -> bool:
         return True
 
     def run_at(self, sizes: Sizes, feeds: Mapping[str, Any], how: How) -> list[Any]:
-        for numbers, symbols in self._numbers:
-            numbers[...] = [sizes.values[symbol] for symbol in symbols]
+        if sizes.values != self._last:
+            self.instance.settled, self._last = False, sizes.values
+            for numbers, symbols in self._numbers:
+                numbers[...] = [sizes.values[symbol] for symbol in symbols]
         for position, place in self._open:
             self._types[position] = sizes.types[place]
         return self.run(feeds, how)

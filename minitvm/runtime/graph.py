@@ -33,6 +33,8 @@ class Launch:
     """Runs one of the artefact's kernels."""
 
     symbol: str
+    once: bool = False
+    """Whether it depends on parameters and sizes alone, so that its results stay right as long as these do."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,11 @@ class Node:
     def func(self) -> str:
         """TVM's ``func_name``: a symbol, ``__nop``, ``__join``, ``__host``, or nothing for inputs and parameters."""
         return self.step.symbol if isinstance(self.step, Launch | LibraryCall) else _NAMES[type(self.step)]
+
+    @property
+    def once(self) -> bool:
+        """True if it depends on parameters and sizes alone."""
+        return isinstance(self.step, Launch) and self.step.once
 
     def with_types(self, types: tuple[Leaf, ...]) -> Node:
         """The same node with results of other types."""
@@ -174,11 +181,13 @@ class Segment(NamedTuple):
 
 @once
 def steps_of(graph: Graph) -> list[Segment | int]:
-    """Segments, and the nodes that are calls in Python, in the order they run; what moves nothing does not appear."""
+    """Segments, and the nodes that are calls in Python, in the order they run; what moves nothing does not appear.
+    What depends on parameters and sizes alone is a segment of its own, the first."""
     steps: list[Segment | int] = []
     running = [i for i, node in enumerate(graph.nodes) if node.is_kernel or isinstance(node.step, HostStep)]
+    running.sort(key=lambda i: not graph.nodes[i].once)
     numbers = count()
-    for in_python, nodes in groupby(running, lambda i: not graph.nodes[i].is_kernel):
+    for (in_python, _), nodes in groupby(running, lambda i: (not graph.nodes[i].is_kernel, graph.nodes[i].once)):
         stretch = tuple(nodes)
         steps += stretch if in_python else [Segment(f"segment_{next(numbers)}", stretch)]
     return steps
@@ -281,6 +290,8 @@ def _node_json(node: Node) -> dict[str, Any]:
         found["attrs"]["check"] = node.check
     if isinstance(node.step, LibraryCall):
         found["attrs"]["library_call"] = "1"
+    if node.once:
+        found["attrs"]["once"] = "1"
     if isinstance(node.step, Alias) and node.step != Alias():
         found["attrs"]["starts"] = json.dumps(node.step.starts)
     found["inputs"] = [[n, i, 0] for n, i in node.inputs]
@@ -309,9 +320,9 @@ def graph_form(graph: Graph, plan: Plan) -> dict[str, Any]:
 
 def _node_of(found: dict[str, Any], types: Sequence[Leaf]) -> Node:
     attrs = found.get("attrs", {})
-    made = LibraryCall if "library_call" in attrs else Launch
     func = "" if found["op"] == "null" else attrs["func_name"]
-    step = Alias(tuple(json.loads(attrs["starts"]))) if "starts" in attrs else _BY_NAME.get(func, made(func))
+    made = LibraryCall(func) if "library_call" in attrs else Launch(func, once="once" in attrs)
+    step = Alias(tuple(json.loads(attrs["starts"]))) if "starts" in attrs else _BY_NAME.get(func, made)
     inputs = tuple((n, i) for n, i, *_ in found["inputs"])
     spans = tuple(json.loads(attrs.get("spans", "[]")))
     return Node(found["name"], step, inputs, tuple(types), spans, attrs.get("check", ""))

@@ -18,7 +18,7 @@ from minitvm.runtime.code import Code
 from minitvm.runtime.devices import Device
 from minitvm.runtime.graph import Artifact, Entry, HostStep, Segment, steps_of, stop_slot, workspace_slots
 from minitvm.runtime.ndarray import copied
-from minitvm.runtime.places import owners, places, readers
+from minitvm.runtime.places import kept_of, owners, places, readers
 
 WORTH_A_TEAM = 50e-6
 """Seconds of work below which one thread is faster than waking another and meeting it at barriers."""
@@ -81,6 +81,13 @@ class Instance:
         """Whether runs end before their next kernel."""
         self.inside: list[Inside] = []
         self._hold_inputs()
+        self.kept = [entry for entry in kept_of(self.graph) if self.plan.offsets[entry] < 0]
+        """What depends on parameters and sizes alone, in memory that no run takes from it."""
+        self.settled = False
+        """Whether that is there, and right."""
+        self._settles = bool(self.kept)
+        for entry in self.kept:
+            self.values[entry] = self.memory.empty(self.types[entry].static_shape, self.types[entry].dtype)
         self._slots = (ctypes.c_void_p * (stop_slot(self.graph) + 1))(*self._addresses())
         self.slots = ctypes.addressof(self._slots)
         self.checks = [((i, 0), node) for i, node in enumerate(self.graph.nodes) if node.check]
@@ -141,11 +148,15 @@ class Instance:
 
     def replace(self, name: str, value: Any) -> None:
         """Use memory of somebody else for an input or parameter: ``value``, of ``memory`` and the right type."""
-        self._place(name, value)
+        self.place_input(name, value)
         self._not_ours.add(name)
         self.unset.discard(name)
+        self._settles = self._settles and name not in self.params  # a parameter's memory that anybody may write to
 
-    def _place(self, name: str, value: Any) -> None:
+    def place_input(self, name: str, value: Any) -> None:
+        """Let an input or parameter lie in other memory, that is written to between runs; what depends on it has to be
+        computed again then (:attr:`settled`)."""
+        self.settled = self.settled and name not in self.params
         self._move(self.input_entry[name], value)
 
     def place_result(self, entry: Entry, value: Any) -> None:
@@ -177,11 +188,12 @@ class Instance:
     def assign(self, name: str, value: Any) -> None:
         """Copy ``value``, already checked, into an input."""
         entry = self.input_entry[name]
+        self.settled = self.settled and name not in self.params
         if not self.types[entry].is_static:
             self.values[entry] = copied(value)
         elif name in self._not_ours:
             is_host = isinstance(value, np.ndarray)
-            self._place(name, self.memory.hold(np.array(value)) if is_host else self.memory.copy(value))
+            self.place_input(name, self.memory.hold(np.array(value)) if is_host else self.memory.copy(value))
             self._not_ours.discard(name)
         else:
             self.memory.write(self.values[entry], value)
@@ -218,8 +230,17 @@ class Instance:
         return [self.host_step(s) if isinstance(s, int) else self.segment_step(s) for s in steps_of(self.graph)]
 
     def segment_step(self, segment: Segment) -> Callable[[], None]:
-        """A stretch of kernels at once."""
-        return self.code_step(segment)
+        """A stretch of kernels at once; what depends on parameters and sizes alone where it is not there yet."""
+        run = self.code_step(segment)
+        if not self.kept or not self.graph.nodes[segment.nodes[0]].once:
+            return run
+
+        def settle() -> None:
+            if not self.settled:
+                run()
+                self.settled = self._settles and not self.stopped
+
+        return settle
 
     def kernel_step(self, index: int) -> Callable[[], None]:
         """The kernel of node ``index`` alone."""

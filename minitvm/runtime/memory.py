@@ -10,7 +10,7 @@ one core after the other, and a line of another core costs many times as much.  
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain
@@ -141,12 +141,15 @@ class Planner:
     WASTE = 1.25
     """Bytes of a plan over the lower bound, against those of the packed one, from which on it is packed anew."""
 
-    def __init__(self, graph: Graph, workspaces: Iterable[int], room: int = 0) -> None:
+    def __init__(
+        self, graph: Graph, workspaces: Iterable[int], room: int = 0, apart: Collection[int] = frozenset()
+    ) -> None:
+        """The owners ``apart`` have memory of their own, which no run takes from them."""
         self._room = room
         self._places = places(graph)
         spans, makers, types = liveness(graph), graph.makers, graph.entry_types
         roots = [e for e, place in enumerate(self._places) if place.entry == e and types[e].is_static]
-        self._entries = [entry for entry in roots if not makers[entry].is_null]
+        self._entries = [entry for entry in roots if not makers[entry].is_null and entry not in apart]
         self._nodes = list(workspaces)
         self._spans = [*(spans[entry] for entry in self._entries), *((node, node) for node in self._nodes)]
         self._packed: Packed | None = None
