@@ -108,6 +108,8 @@ def calling(op: Op) -> Build:
 def following(site: Site) -> Placement | Declined:
     """What the operator itself says, or what its fusion pattern does; what it cannot decide it declines."""
     op = site.op
+    if any(map(_was_blocked, site.carries)) and not _knows_blocks(site):
+        return Declined("the original is held in blocks, which it takes for axes of its own")
     try:
         answer: Placement | Declined | None = op.relayout(site)
     except Undecided as error:
@@ -119,6 +121,21 @@ def following(site: Site) -> Placement | Declined:
     if op.fusion is Fusion.BROADCAST and not op.attributes():
         return broadcast(site)
     return Declined(f"{op.name} has no layout rule")
+
+
+def _was_blocked(carry: Carry) -> bool:
+    if isinstance(carry, tuple):
+        return any(map(_was_blocked, carry))
+    return carry is not None and any(axis.block for axis in carry.old.axes)
+
+
+def _knows_blocks(site: Site) -> bool:
+    """True of an operator that sees single elements, or the layout of its operand; others count axes of the original,
+    of which two may be one axis of the moved tensor."""
+    if {"layout", "src_layout"} & site.op.attributes().keys():
+        return True
+    alike = {argument.type for argument in site.call.args} == {site.call.type}
+    return alike and site.op.fusion in (Fusion.ELEMWISE, Fusion.BROADCAST) and not site.op.attributes()
 
 
 def data_moved(site: Site, op: Op) -> Placement:

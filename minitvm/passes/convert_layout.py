@@ -6,9 +6,10 @@ the usual partner of the data layout.  Everything around follows as far as it ca
 
 from collections.abc import Mapping, Sequence
 
-from minitvm.errors import PassError
+from minitvm.errors import PassError, TypeInferenceError
 from minitvm.ir.attributes import attributes_of
 from minitvm.ir.decision import Declined
+from minitvm.ir.dims import Undecided
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
@@ -51,10 +52,24 @@ class ConvertLayout(FunctionPass, opt_level=3, required=("InferType", "Canonical
         if any(not Layout(a).compatible(Layout(b)) for a, b in zip(now, wanted, strict=True)):
             return Declined(f"{' and '.join(now)} cannot become {' and '.join(wanted)}")
         moves = [None if a == b else Move.of(a, b) for a, b in zip(now, wanted, strict=True)]
+        if (why_not := _misfit(site, moves)) is not None:
+            return why_not
         args = (*moves, *(None for _ in site.call.args[len(moves) :]))
         if now == wanted:  # it gets its arguments as they were, whatever its producers hold
             return Placement(args, None, lambda operands: rebuild(site.call, operands))
         return Placement(args, moves[0], calling(site.op.with_attributes(**dict(zip(names, wanted, strict=True)))))
+
+
+def _misfit(site: Site, moves: Sequence[Move | None]) -> Declined | None:
+    """Why an operand or the result cannot be held so."""
+    operands = [site.type(index) for index in range(len(moves))]
+    try:
+        for move, type_ in zip((*moves, moves[0]), (*operands, site.call.tensor_type), strict=True):
+            if move is not None:
+                move.new.shape_from(move.old, type_.shape)
+    except (TypeInferenceError, Undecided) as error:
+        return Declined(str(error).partition("\n")[0])
+    return None
 
 
 def _check_desired(name: str, layouts: Sequence[str]) -> None:

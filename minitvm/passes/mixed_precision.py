@@ -103,7 +103,7 @@ class _Narrowing:
             decide("ToMixedPrecision", call, Declined(f"{SHORT} does not hold all numbers of its constant"))
             return None
         try:
-            found = rebuild(call, [self._as(operand, _shortened(operand.type)) for operand in operands])
+            found = rebuild(_by_default(call), [self._as(operand, _shortened(operand.type)) for operand in operands])
         except TypeInferenceError as error:
             decide("ToMixedPrecision", call, Declined(error.message))
             return None
@@ -131,6 +131,15 @@ class _Narrowing:
         if key not in self.casts:
             self.casts[key] = _cast(expr, wanted.dtype)
         return self.casts[key]
+
+
+def _by_default(call: Call) -> Call:
+    """The call without an ``out_dtype`` that says what its operands' dtype says."""
+    said = getattr(call.op, "out_dtype", "")
+    given = {getattr(type_, "dtype", "") for argument in call.args for type_ in leaves(argument.type)}
+    if not said or given != {said} or not isinstance(call.op, Op):
+        return call
+    return Call(call.op.with_attributes(out_dtype=""), call.args, span=call.span)
 
 
 def _cast(expr: Expr, dtype: str) -> Expr:

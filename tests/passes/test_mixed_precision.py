@@ -46,6 +46,12 @@ def test_products_take_and_give_float16() -> None:
     check_rewrite(ToMixedPrecision(), main("nn.dense(%x, %w)"), main(single(DENSE)), rtol=HALF)
 
 
+def test_a_dtype_that_operands_have_anyway_is_no_wish_for_it() -> None:
+    """As an ONNX Gemm is imported."""
+    before = 'nn.dense(%x, %w, out_dtype="float32")'
+    check_rewrite(ToMixedPrecision(), main(before), main(single(DENSE)), rtol=HALF)
+
+
 def test_what_follows_a_product_follows_its_dtype() -> None:
     before, after = "nn.relu(add(nn.dense(%x, %w), %b))", f"nn.relu(add({DENSE}, {half('%b')}))"
     check_rewrite(ToMixedPrecision(), main(before), main(single(after)), rtol=HALF)
