@@ -23,11 +23,13 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.elemwise import Add
 from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.ops.nn_dense import BatchMatmul, BiasAdd, Dense
+from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.types import is_named
 from minitvm.ir.visitor import as_function, calls, children, post_order, rebuild, span_of, users
 from minitvm.passes.bound import SAME_PRODUCTS
 from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.passes.places import Asked, in_pipeline
+from minitvm.passes.sink_cast import is_cast_of_weights
 
 # --- how the branches lie in the combined value ---------------------------------------------------------------
 
@@ -284,10 +286,31 @@ def _wide_conv(calls: Sequence[Call]) -> tuple[Expr, SideBySide]:
 
 def _with_all_weights(calls: Sequence[Call], axis: int, count: str = "") -> Call:
     """The first call with the weights of all; the attribute ``count``, where it says how many, says so again."""
-    weight = ir.concatenate([call.args[1] for call in calls], axis=axis)
+    weight = _side_by_side([call.args[1] for call in calls], axis)
     op: Any = calls[0].op
     counted = count and getattr(op, count) is not None
     return Call(op.with_attributes(**{count: weight.shape[axis]}) if counted else op, [calls[0].args[0], weight])
+
+
+def _side_by_side(weights: Sequence[Expr], axis: int) -> Expr:
+    """The weights of all; what they are stored as is put side by side, where each is cast or dequantized alike, so that
+    they stay as small as they are."""
+    casts = [weight for weight in weights if is_cast_of_weights(weight)]
+    op = casts[0].op if casts else None
+    along = isinstance(op, DequantizeBlocks) and op.axis % weights[0].tensor_type.rank == axis
+    if len(casts) == len(weights) and not along and all(cast.op == op for cast in casts):
+        stored = [_stored(operands, axis) for operands in zip(*(cast.args for cast in casts), strict=True)]
+        operands = [operand for operand in stored if operand is not None]
+        if len(operands) == len(stored):
+            return Call(casts[0].op, operands, span=casts[0].span)
+    return ir.concatenate(list(weights), axis=axis)
+
+
+def _stored(operands: Sequence[Expr], axis: int) -> Expr | None:
+    """One operand of all; scalars that differ are ``None``."""
+    if _same_scalar(operands):
+        return operands[0]
+    return ir.concatenate(list(operands), axis=axis) if all(o.tensor_type.rank for o in operands) else None
 
 
 class CombineParallelDense(FunctionPass, opt_level=3, bound=SAME_PRODUCTS):

@@ -11,7 +11,7 @@ from minitvm.ir.decision import Declined, decide
 from minitvm.ir.dims import Dim
 from minitvm.ir.dtypes import bits_of, is_float
 from minitvm.ir.evaluate import folded, unfoldable
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Var
 from minitvm.ir.ops.control import OutOfRange
 from minitvm.ir.ops.elemwise import BinaryOp, CastTo, Multiply
 from minitvm.ir.ops.indexing import Take
@@ -19,6 +19,7 @@ from minitvm.ir.ops.nn_conv import Conv2d, Conv2dNCHWc, Convolution
 from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
 from minitvm.ir.ops.nn_pad import Pad
 from minitvm.ir.ops.quantize import Dequantize, DequantizeBlocks
+from minitvm.ir.ops.slicing import Concatenate
 from minitvm.ir.ops.transform import LayoutTransform, Reshape, Transpose
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import as_function, is_made_of, post_order, rebuild, rewrite, users
@@ -35,7 +36,7 @@ _PRODUCTS = (Dense, Matmul, DensePack, Conv2d, Conv2dNCHWc)
 MANY_PIXELS = 49
 """Pixels of a convolution in blocks up to which weights of any format stay; with 64 some of float16 took 1.2 times as
 long, without blocks even few take 1.6 times."""
-MOVES = (Transpose, Reshape, Pad, LayoutTransform)
+MOVES = (Transpose, Reshape, Pad, LayoutTransform, Concatenate)
 LARGE = 1 << 22
 """Bytes of floats from which weights stay as they are stored; less is folded."""
 SOONER = 16
@@ -109,7 +110,7 @@ def is_cast_of_weights(node: Expr) -> TypeGuard[Call]:
 
 
 def _is_stored(node: Expr) -> bool:
-    return isinstance(node, Constant) or (isinstance(node, Call) and isinstance(node.op, MOVES))
+    return isinstance(node, (Constant, Tuple)) or (isinstance(node, Call) and isinstance(node.op, MOVES))
 
 
 def _multiplies_by(user: Expr, weight: Call) -> bool:

@@ -6,13 +6,21 @@ extent, which is wrong where two extents are equal); here the slices come before
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from minitvm.errors import ConfigError
+from minitvm.ir import builder as ir
 from minitvm.ir.dims import assumptions
+from minitvm.ir.evaluate import evaluate
+from minitvm.ir.expr import Call, Expr, Function, Module, Tuple
 from minitvm.ir.op import Op
+from minitvm.ir.ops.nn_dense import Dense
+from minitvm.ir.ops.quantize import DequantizeBlocks
+from minitvm.ir.ops.slicing import Concatenate
 from minitvm.ir.visitor import calls
 from minitvm.passes import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
+from minitvm.passes.sink_cast import is_cast_of_weights
 from minitvm.testing.checks import check_rewrite, check_unchanged, run_opt_pass
 
 
@@ -399,3 +407,36 @@ def test_followers_of_batched_products_are_checked() -> None:
     %0 = nn.batch_matmul(%x, concatenate((%a, %b), axis=1));
     (add({part("%0", 0, 5, 2)}, 1f), add({part("%0", 5, 6, 2)}, %q))"""
     check_rewrite(CombineParallelBatchMatmul(2), batch(before), batch(after))
+
+
+# --- weights that stay as small as they are stored ----------------------------------------------------------------
+
+
+def test_weights_in_blocks_are_put_side_by_side_as_they_are_stored() -> None:
+    """Of three layers by weights of 4 bits, one with zero points of its own, whatever moves them."""
+    rng = np.random.default_rng(0)
+
+    def layer(x: Expr, units: int, zero: int | None = None) -> Expr:
+        data = ir.const(rng.integers(0, 256, (256, units), "uint8"))
+        scale = ir.const(rng.uniform(0.1, 1, (units, 16)).astype("float32"))
+        point = ir.const(np.uint8(8) if zero is None else np.full((units, 16), zero, "uint8"))
+        moved = ir.call_op("transpose", data, axes=(1, 0))
+        return ir.call_op("nn.dense", x, ir.call_op("qnn.dequantize_blocks", moved, scale, point, block=32, bits=4))
+
+    def combined(*zeros: int | None) -> Call:
+        x = ir.var("x", shape=(1, 512), dtype="float32")
+        body = Tuple(tuple(layer(x, 160 + 16 * k, zero) for k, zero in enumerate(zeros)))
+        module = Module(Function((x,), body))
+        found = CombineParallelDense(3, to_batch=False)(module)
+        data = rng.normal(size=(1, 512)).astype("float32")
+        for ours, plain in zip(evaluate(found.main, data), evaluate(module.main, data), strict=True):
+            np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-3)
+        (product,) = [call for call in calls(found.main.body) if isinstance(call.op, Dense)]
+        assert isinstance(product.args[1], Call)
+        return product.args[1]
+
+    for alike in ((None, None, None), (3, 4, 5)):
+        weights = combined(*alike)
+        assert isinstance(weights.op, DequantizeBlocks)
+        assert is_cast_of_weights(weights)
+    assert isinstance(combined(None, 3, 4).op, Concatenate)
