@@ -38,7 +38,7 @@ def times_of(result: Result | None, model: str, batch: int, precision: str) -> d
     """Medians in ms by way of running; those measured beside PyTorch count where there are any."""
     found: dict[str, float] = {}
     for row in (*rows_of(result, "speed"), *rows_of(result, "torch")):
-        if (row["model"], row["batch"], row["precision"]) == (model, batch, precision):
+        if (row["model"], row["batch"], row["precision"]) == (model, batch, precision) and not row.get("wrong"):
             found |= {name: times["median"] for name, times in row.get("times", {}).items()}
     return found
 
@@ -201,8 +201,13 @@ def show(result: Result, console: Console) -> None:
 
 def wrong(result: Result) -> list[str]:
     """What was found not to be right."""
-    rows = result["sections"].get("correct", [])
-    return [f"{row['model']} in {row['precision']}" for row in rows if not row.get("right", True)]
+    rows = [row for name in ("correct", "speed", "torch") for row in result["sections"].get(name, [])]
+    found = [row for row in rows if not row.get("right", True) or row.get("wrong")]
+    return list(dict.fromkeys(f"{row['model']}{_batch(row)} in {row['precision']}" for row in found))
+
+
+def _batch(row: Mapping[str, Any]) -> str:
+    return f", batch {row['batch']}," if row["batch"] > 1 else ""
 
 
 def summary(row: Mapping[str, Any]) -> str:
@@ -211,6 +216,7 @@ def summary(row: Mapping[str, Any]) -> str:
     if "error" in row:
         texts.append(f"{'right' if row['right'] else 'WRONG'}, off by {row['error']:.1e} from {row['against']}")
     texts += [f"{name} {times['median']:.3f} ms" for name, times in row.get("times", {}).items()]
+    texts += [f"WRONG, {off:.1e} from {name}" for name, off in row.get("wrong", {}).items()]
     texts += [f"no {name}: {why}" for name, why in row.get("missing", {}).items()]
     if "seconds" in row:
         texts.append(f"compiled in {row['seconds']:.1f} s")

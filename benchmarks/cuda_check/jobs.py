@@ -18,7 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cuda_check.networks import FLOAT16, FLOAT32, TF32, model_of, random_feed, sample, stored
+from benchmarks.cuda_check.networks import (
+    FLOAT16,
+    FLOAT32,
+    TF32,
+    allowed,
+    cost_of_half,
+    model_of,
+    random_feed,
+    sample,
+    stored,
+)
 from benchmarks.cuda_check.peers import OWN, Own, Runner, compiled, peer, taken_in_turns
 from benchmarks.cuda_sim import error
 from minitvm.codegen.cuda.machine import GpuModel, gpu_model
@@ -97,8 +107,9 @@ def correct(job: Job) -> Iterator[Found]:
     largest = max(error(have, want) for have, want in zip(found, given.expected, strict=True))
     calls = sorted({call.op for call in library.host_calls})
     against = {"against": given.source, "host_calls": calls, "compile_s": seconds}
-    right, allowed = given.is_right(found, largest, job.precision), given.allowed(job.precision)
-    yield {"error": largest, "allowed": allowed, "right": right, **against}
+    half = cost_of_half(job.model, job.precision) if largest > given.allowed(job.precision) else 0.0
+    right, most = given.is_right(found, largest, job.precision, half), given.allowed(job.precision, half)
+    yield {"error": largest, "allowed": most, "right": right, "half_costs": half, **against}
 
 
 def build(job: Job) -> Iterator[Found]:
@@ -136,6 +147,15 @@ def speed(job: Job) -> Iterator[Found]:
             runners.pop(kind, None)
             missing[kind] = (str(problem).splitlines() or [type(problem).__name__])[0][:300]
         yield {"times": times, "missing": missing, "differ": differ}
+    if far := too_far(job, differ):
+        yield {"times": times, "missing": missing, "differ": differ, "wrong": far}
+
+
+def too_far(job: Job, differ: Mapping[str, float]) -> dict[str, float]:
+    """Peers whose results are further from ours than two that are right can be: such times say nothing."""
+    most = max(differ.values(), default=0.0)
+    half = cost_of_half(job.model, job.precision) if not most <= 2 * allowed(job.precision, 0.0) else 0.0
+    return {kind: found for kind, found in differ.items() if not found <= 2 * allowed(job.precision, half)}
 
 
 def turns(runners: Mapping[str, Runner], job: Job) -> dict[str, dict[str, float]]:

@@ -39,7 +39,8 @@ class Section:
 
 def _numbers(made: Sequence[str], kept: Sequence[str]) -> list[Job]:
     plain = [Job("correct", name) for name in (*made, *kept)]
-    return plain + [Job("correct", name, 1, precision) for name in made for precision in (TF32, FLOAT16)]
+    others = [Job("correct", name, 1, precision) for name in made for precision in (TF32, FLOAT16)]
+    return plain + others + [Job("correct", name, 32, kind) for kind in (FLOAT16, TF32, FLOAT32) for name in made]
 
 
 def _batches(made: Sequence[str], _: Sequence[str]) -> list[Job]:
