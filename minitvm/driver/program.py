@@ -200,10 +200,21 @@ def with_library_calls(program: Program, symbols: Collection[str]) -> Program:
 def group_cost(group: Function, machine: MachineModel, cycles: float = 0.0) -> Cost:
     """The cost of a group: with the ``cycles`` that a template predicts, else as the machine has them for so many
     operations."""
-    flops = sum(map(call_flops, calls(group.body)))
+    inside = calls(group.body)
+    flops = sum(map(call_flops, inside))
     results = tensor_fields(group.ret_type)
-    nbytes = sum(t.nbytes for t in map(_closed, (*_inputs(group), *results)))
+    nbytes = sum(_bytes_read(p, inside) for p in group.params) + sum(_closed(t).nbytes for t in results)
     return Cost(flops, nbytes, cycles or machine.cycles(flops, results[0].dtype if results else "float32"))
+
+
+def _bytes_read(param: Var, inside: Sequence[Call]) -> int:
+    """Bytes of a parameter that a group reads: of a table that is only looked up in, as many as are found there."""
+    whole = sum(_closed(t).nbytes for t in tensor_fields(param.type))
+    users = [call for call in inside if any(arg is param for arg in call.args)]
+    if not all(isinstance(c.op, Op) and c.op.looks_up and not any(arg is param for arg in c.args[1:]) for c in users):
+        return whole
+    found = sum(_closed(t).nbytes for call in users for t in tensor_fields(call.type))
+    return min(whole, found) if users else whole
 
 
 def call_flops(call: Call) -> float:

@@ -114,6 +114,8 @@ class Op(_Frozen):
     ``None``: for injective operators."""
     in_place: ClassVar[int | None] = None
     """The argument whose memory may be the result's, all of which is right then but what the operator changes."""
+    looks_up: ClassVar[bool] = False
+    """True where of the first argument no more elements are read than the result has: a table is not read whole."""
     fixed_from: ClassVar[int | None] = None
     """The first of the result's axes whose sizes have to be numbers before it is compiled; ``None``: there is none."""
     exact: ClassVar[bool | None] = None

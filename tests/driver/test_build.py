@@ -295,3 +295,14 @@ def test_a_report_prints_readably() -> None:
     report = minitvm.build(minitvm.Module.from_expr(relay.nn.relu(x))).report
     assert re.fullmatch(r"<report of \d+ passes and 1 kernels: passes \d\.\d\d, .* seconds>", repr(report))
     assert repr(report.kernel("fused_nn_relu")) == "<kernel fused_nn_relu: nn.relu>"
+
+
+def test_a_table_that_is_looked_up_in_is_not_read_whole() -> None:
+    """A word's row of 94 MB of words is what a kernel reads; a table that is read in another way too is read whole."""
+    table, words = relay.var("table", shape=(30_000, 16)), relay.var("words", shape=(8,), dtype="int64")
+    found = relay.take(table, words, axis=0)
+    for result, reads in ((relay.tanh(found), 8 * 16 * 4), (relay.take(table, words) + relay.sum(table), 30_000 * 64)):
+        library = minitvm.build(relay.Function([table, words], result))
+        metadata = list(library.function_metadata.values())
+        assert sum(m["bytes"] for m in metadata) < 2 * reads + 8 * 8 + 1024
+        assert max(m["bytes"] for m in metadata) >= reads

@@ -59,7 +59,7 @@ def _number(pattern: str, text: str) -> int:
 
 # --- before there is code ---------------------------------------------------------------------------------------------
 
-_FEW, _MANY = 16, 40
+_FEW, _MANY = 16, 44
 """Registers of a thread for addresses and the like, and of one that multiplies what is in shared memory."""
 _BLOCKS, _THREADS = 16, 1024
 """What every SM may hold, if not more."""

@@ -54,7 +54,7 @@ def _require_elements(op: Op, data: TensorType, indices: TensorType, extents: Sh
         raise op.reject(f"there is no element to take from {data}")
 
 
-class Take(Op, name="take", fusion=Fusion.INJECTIVE):
+class Take(Op, name="take", fusion=Fusion.INJECTIVE, looks_up=True):
     """Slices of data at ``indices`` along ``axis`` (of the flattened data where it is not given).
 
     data: (..., n, ...), indices: (i...) integers -> (..., i..., ...).
@@ -99,7 +99,7 @@ class Take(Op, name="take", fusion=Fusion.INJECTIVE):
         return compute(shape, element)
 
 
-class Gather(Op, name="gather", fusion=Fusion.INJECTIVE):
+class Gather(Op, name="gather", fusion=Fusion.INJECTIVE, looks_up=True):
     """``data[..., indices[...], ...]`` at ``axis``, elsewhere the same position (ONNX GatherElements).
 
     data: (d...), indices: (i...) integers of the same rank, no larger than data but at ``axis`` -> (i...).
@@ -131,7 +131,7 @@ def _check_elements(op: Op, data: TensorType, indices: TensorType, axis: int) ->
     _require_elements(op, data, indices, (data.shape[axis],))
 
 
-class GatherNd(Op, name="gather_nd", fusion=Fusion.INJECTIVE):
+class GatherNd(Op, name="gather_nd", fusion=Fusion.INJECTIVE, looks_up=True):
     """Slices of data at positions: ``data[b, indices[0, b, y], indices[1, b, y], ..., :]``.
 
     data: (b..., x_0, ..., x_n), indices: (m, b..., y...) integers -> (b..., y..., x_m, ...), where b... are

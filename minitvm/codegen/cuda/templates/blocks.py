@@ -202,12 +202,19 @@ class Blocks:
         return seq(*begin, loop(count, step, name="piece"))
 
     def _place(self, t: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
-        """Of a thread among those of the tile (down, across): 4 x 8 threads of a warp read as few lines as can be."""
-        down, across = self.tile.down, self.tile.across
-        if down % 4 or across % 8:
-            return t // across, t % across
+        """Of a thread among those of the tile (down, across).
+
+        A warp's are a rectangle, which reads few lines.  Lanes that differ in their number's first bit have the same
+        row, those that differ in the second one the same column: shared memory gives such pairs their vectors at once.
+        """
+        (down, across), of_tile = self.tile.warp, self.tile.across
+        if down == 1:
+            return t // of_tile, t % of_tile
         warp, lane = t // WARP, t % WARP
-        return warp // (across // 8) * 4 + lane // 8, warp % (across // 8) * 8 + lane % 8
+        warps, rest = of_tile // across, lane // 4
+        row = rest // (across // 2) * 2 + lane // 2 % 2
+        column = rest % (across // 2) * 2 + lane % 2
+        return warp // warps * down + row, warp % warps * across + column
 
     def _multiply(self, stage: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
         """All products of a piece that is in shared memory."""

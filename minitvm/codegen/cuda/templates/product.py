@@ -122,6 +122,8 @@ class GpuProduct:
         return in_threads(total, thread)
 
 
+_QUARTER = 8
+"""Lanes whose vectors of 16 bytes shared memory takes at once."""
 _OF_A_BLOCK = 256
 _BLOCKS = 128
 """About as many as a large GPU has SMs."""
@@ -216,7 +218,7 @@ class Staging:
         def one(i: LoopExpr) -> Stmt:
             number = i * self.threads + thread
             if self.operand.along_depth:
-                line, at = unflatten(number, (self.lines, self.depth // self.vector))
+                line, at = self._spread(number)
                 found = body(i, line, at * self.vector)
             else:
                 at, line = unflatten(number, (self.depth, self.lines // self.vector))
@@ -224,6 +226,27 @@ class Staging:
             return If(number < self.vectors, found) if self.vectors % self.threads else found
 
         return unrolled(self.rounds, one, "round")
+
+    def _spread(self, number: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+        """The line of a vector and its place there, so that banks of shared memory differ.
+
+        Where lines are rows there, eight lanes have the same place of eight lines, an odd number of vectors apart.
+        Where they are columns, element by element, two times sixteen lanes have neighbouring places, which are half of
+        the banks apart; of single elements, four lines have eight places.  A warp reads whole sectors of global memory
+        all the same.
+        """
+        places = self.depth // self.vector
+        if not self.depth_inside and self.vector == VECTOR and not (places % 2 or self.lines % (2 * _QUARTER)):
+            many, pair, second, line = unflatten(number, (self.lines // 16, places // 2, 2, 16))
+            return many * 16 + line, pair * 2 + second
+        if not self.depth_inside and self.vector == 1 and not (places % _QUARTER or self.lines % 4):
+            many, eight, line, at = unflatten(number, (self.lines // 4, places // _QUARTER, 4, _QUARTER))
+            return many * 4 + line, eight * _QUARTER + at
+        if not self.depth_inside or self.lines % _QUARTER:
+            line, at = unflatten(number, (self.lines, places))
+            return line, at
+        eight, at, line = unflatten(number, (self.lines // _QUARTER, places, _QUARTER))
+        return eight * _QUARTER + line, at
 
     def load(self, p: LoopExpr, tile: LoopExpr, start: LoopExpr, thread: LoopExpr) -> Stmt:
         """The piece of a tile's lines that begins at ``start``, to registers; what is beyond the depth is 0."""

@@ -29,6 +29,8 @@ _OVERHEAD = 1.15
 """Instructions beside multiply-adds."""
 _ADDRESSES = 40
 """Registers of a thread beside sums, factors and what it carries to shared memory."""
+SHARED_BYTES = 128
+"""Bytes that shared memory gives or takes in a cycle: 32 banks of 4."""
 _FROM_L2 = 28
 """Bytes that an SM gets from the second-level cache in a cycle, while all do."""
 
@@ -98,14 +100,34 @@ class BlockTile(Tile):
     def step_cycles(self, blocks: int, size: int, machine: GpuModel) -> float:
         """Cycles of an SM for an element of the depth of so many blocks: of arithmetic, shared memory or loads."""
         arithmetic = self.rows * self.columns / machine.lanes_of_sm * _OVERHEAD
-        vectors = -(-self.thread_rows // VECTOR) + -(-self.thread_columns // VECTOR)
-        return self._slowest(arithmetic, self.threads / WARP * vectors, blocks, size)
+        down, across = self.warp
+        reads = _read_cycles(self.thread_rows, across > 1) + _read_cycles(self.thread_columns, down > 1)
+        return self._slowest(arithmetic, self.threads / WARP * reads, blocks, size)
+
+    @property
+    def warp(self) -> tuple[int, int]:
+        """Threads of a warp along rows and columns: 4 x 8 where that divides both, else whatever does; (1, 1) where
+        threads come in the order of columns."""
+        for down in (4, 8, 2, 16):
+            if self.down % down == 0 and self.across % (WARP // down) == 0:
+                return down, WARP // down
+        return 1, 1
 
     def _slowest(self, arithmetic: float, shared: float, blocks: int, size: int) -> float:
         loads = (self.rows + self.columns) * size / _FROM_L2
         alone = max(1.0, _HIDING / (blocks * self.threads / WARP))
-        put = 0 if self.copied else (self.rows + self.columns) / (VECTOR * WARP)
+        put = (self.rows + self.columns) * size / SHARED_BYTES
         return blocks * max(arithmetic * alone, shared + put, loads)
+
+
+def _read_cycles(count: int, pairs: bool) -> int:
+    """Cycles in which shared memory gives every thread of a warp ``count`` neighbours, in the widest vectors.
+
+    A warp's vectors of 16 bytes take 4 cycles, of 8 bytes 2, of 4 bytes 1: 128 bytes each; half of that, where lanes
+    that are next to each other, or all lanes and the next but one, ask for the same address (``pairs``).
+    """
+    width = power_of_two(count)
+    return count // width * max(1, width // (2 if pairs else 1))
 
 
 MMA = (16, 8)
