@@ -8,7 +8,8 @@ from minitvm.errors import MiniTVMError
 from minitvm.ir.expr import Call, Expr, Function, Module, Var
 from minitvm.ir.op import Op
 from minitvm.ir.verify import verify
-from minitvm.ir.visitor import calls, children, free_vars, post_order
+from minitvm.ir.visitor import calls, children, post_order
+from minitvm.ir.visitor import free_vars as unbound
 from minitvm.tvm import lacking
 
 _PRODUCTS = ("nn.conv", "nn.dense", "nn.matmul", "nn.batch_matmul", "nn.contrib_conv")
@@ -55,10 +56,21 @@ def _counted(root: Expr) -> Counter[str]:
     return found
 
 
-def count_layers(expr: Expr, valid_ops: Sequence[str] = ("nn.conv2d", "nn.dense")) -> int:
+def _root(expr: Expr | Module) -> Expr:
+    """What is asked about: of a module, ``main``."""
+    return expr.main if isinstance(expr, Module) else expr
+
+
+def free_vars(expr: Expr | Module) -> list[Var]:
+    """The variables of ``expr`` (of a module's ``main``) that nothing binds, in post-order."""
+    return unbound(_root(expr))
+
+
+def count_layers(expr: Expr | Module, valid_ops: Sequence[str] = ("nn.conv2d", "nn.dense")) -> int:
     """Calls of these operators on the longest way through ``expr``."""
     depth: dict[Expr, int] = {}
-    below = expr.body if isinstance(expr, Function) else expr
+    root = _root(expr)
+    below = root.body if isinstance(root, Function) else root
     for node in post_order(below):
         counted = isinstance(node, Call) and getattr(node.op, "name", "") in valid_ops
         depth[node] = counted + max((depth[n] for n in _operands(node)), default=0)
@@ -69,9 +81,11 @@ def _operands(node: Expr) -> tuple[Expr, ...]:
     return () if isinstance(node, Function) else children(node)
 
 
-def get_total_mac_number(expr: Expr) -> int:
+def get_total_mac_number(expr: Expr | Module) -> int:
     """Multiplications with an addition, of convolutions and matrix products."""
-    return sum(_macs(call) for call in calls(expr) if isinstance(call.op, Op) and call.op.name.startswith(_PRODUCTS))
+    return sum(
+        _macs(call) for call in calls(_root(expr)) if isinstance(call.op, Op) and call.op.name.startswith(_PRODUCTS)
+    )
 
 
 def _macs(call: Call) -> int:

@@ -35,6 +35,7 @@ class DFPattern:
         self.ours = build(self.name)
         self.parts: tuple[DFPattern, ...] = ()
         self.ops: tuple[str, ...] = ()
+        self.holds: tuple[Callable[[Expr], bool], ...] = ()
 
     def of(self, *parts: DFPattern) -> DFPattern:
         self.parts = parts
@@ -42,8 +43,8 @@ class DFPattern:
 
     def __call__(self, *args: DFPattern) -> DFPattern:
         """A call of the operators that this stands for (of any, where it stands for none) with such arguments."""
-        ops, operands = self.ops, tuple(arg.ours for arg in args)
-        return DFPattern(lambda name: _CallOf(name, ops=ops, args=operands)).of(*args)
+        ops, operands, holds = self.ops, tuple(arg.ours for arg in args), self.holds
+        return DFPattern(lambda name: _CallOf(name, ops=ops, args=operands, callee=holds)).of(*args)
 
     def __or__(self, other: DFPattern) -> DFPattern:
         found = DFPattern(lambda name: p.either(self.ours, other.ours, name=name)).of(self, other)
@@ -64,7 +65,9 @@ class DFPattern:
 
     def where(self, holds: Callable[[Expr], bool]) -> DFPattern:
         """This one, of nodes for which something holds."""
-        return DFPattern(lambda name: replace(p.either(self.ours, name=name), where=holds)).of(self)
+        found = DFPattern(lambda name: replace(p.either(self.ours, name=name), where=holds)).of(self)
+        found.ops, found.holds = self.ops, (*self.holds, holds)
+        return found
 
     def has_attr(self, attrs: Mapping[str, Any]) -> DFPattern:
         """The pattern for calls whose attributes (of functions whose attributes) have these values."""
@@ -126,23 +129,27 @@ class _CallOf(p.Pattern):
 
     ops: tuple[str, ...] = ()
     args: tuple[p.Pattern, ...] = ()
+    callee: tuple[Callable[[Expr], bool], ...] = ()
+    """What holds of the function that is called; of an operator, which is no expression, none of it does."""
     kind = Call
 
     def parts(self) -> tuple[p.Pattern, ...]:
         return self.args
 
     def accepts_kind(self, expr: Expr) -> bool:
-        if not isinstance(expr, Call) or not isinstance(expr.op, Op) or len(expr.args) != len(self.args):
+        if not isinstance(expr, Call) or len(expr.args) != len(self.args):
             return False
-        return not self.ops or expr.op.name in self.ops
+        if isinstance(expr.op, Op):
+            return not self.callee and (not self.ops or expr.op.name in self.ops)
+        return bool(self.callee) and not self.ops and all(holds(expr.op) for holds in self.callee)
 
     def accepts(self, expr: Expr) -> bool:
         return self.accepts_kind(expr)
 
     def orders(self, expr: Expr) -> Iterator[tuple[tuple[p.Pattern, ...], tuple[Expr, ...]]]:
-        assert isinstance(expr, Call) and isinstance(expr.op, Op)
+        assert isinstance(expr, Call)
         yield self.args, expr.args
-        if expr.op.commutative and len(expr.args) == 2:
+        if isinstance(expr.op, Op) and expr.op.commutative and len(expr.args) == 2:
             yield self.args, expr.args[::-1]
 
 
