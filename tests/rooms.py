@@ -67,13 +67,14 @@ ROOMS = {
         f" {_PASSES}/share_rows.py",
     ),
     "attention": room(1_000, f"{_PASSES}/attention.py ir/ops/nn_attention.py {_LOOPS}/attention*.py"),
+    "pixels": room(700, " ".join(f"{_LOOPS}/conv_{one}.py" for one in ("pixels", "rows", "strips", "windows"))),
     "winograd": room(770, f"{_PASSES}/winograd.py ir/ops/nn_winograd.py {_LOOPS}/winograd*.py"),
     "recurrent": room(548, f"frontend/onnx/rnn.py ir/ops/nn_recurrent.py {_LOOPS}/recurrent.py"),
     "resizing": room(560, "frontend/onnx/resize*.py ir/ops/image.py"),
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 30_500, 363_000, 12.0
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 29_950, 354_600, 12.0
 
 
 def python_files() -> list[str]:
@@ -105,6 +106,17 @@ def _docstring_lines(tree: ast.Module) -> set[int]:
     told = [s for body in bodies for s in body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant)]
     texts = [s for s in told if isinstance(s.value, ast.Constant) and isinstance(s.value.value, str)]
     return {line for s in texts for line in range(s.lineno, (s.end_lineno or s.lineno) + 1)}
+
+
+def nested_deep(file: str) -> int:
+    """Functions and lambdas of a file that stand inside two others or more."""
+
+    def count(node: ast.AST, around: int) -> int:
+        is_function = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        inside = around + is_function
+        return (is_function and around >= 2) + sum(count(one, inside) for one in ast.iter_child_nodes(node))
+
+    return count(ast.parse((ROOT / file).read_text(encoding="utf-8")), 0)
 
 
 def sizes() -> dict[str, tuple[int, int]]:

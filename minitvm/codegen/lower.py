@@ -4,12 +4,12 @@ A template writes plain loops for one operator over placeholder buffers. Fusing 
 an input become the expression that the prologue computes, and the store of the result becomes the epilogue's stores.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
-from minitvm.codegen.batch import batch_of
+from minitvm.codegen.batch import Batch, batch_of
 from minitvm.codegen.long_sums import in_blocks
 from minitvm.codegen.loops import nested, redirect, redirect_loads, with_memory
 from minitvm.codegen.overrides import Override
@@ -209,6 +209,33 @@ def _lower_with(
     batch = None if problem.is_static else batch_of(problem, maker)
     if isinstance(batch, Declined):
         return batch
+    loops = _template_loops(maker, title, anchor, problem, batch, machine, override)
+    if isinstance(loops, Declined):
+        return loops
+    template, body = loops
+    template.explain(title, anchor)
+    outputs = outputs_of(function, values)
+
+    def nest(out: Output) -> Stmt:
+        return nests_of(kind).one(out, machine)
+
+    body = _with_results(template, title, anchor, body, problem.outputs, outputs, nest)
+    body = in_blocks(fuse_prologue(body, dict(zip(problem.inputs, prologues, strict=True)) | parts))
+    buffers, spans = (*params, *(o.buffer for o in outputs)), span_of(*calls(function.body))
+    kernel = Kernel(name, buffers, body, len(outputs), spans, sizes_of(function))
+    return Lowering(kernel, title, template=template)
+
+
+def _template_loops(
+    maker: type[Template],
+    title: str,
+    anchor: Call,
+    problem: Problem,
+    batch: Batch | None,
+    machine: MachineModel,
+    override: Override | None,
+) -> tuple[Template, Stmt] | Declined:
+    """The template and its loops, without what stands around its call."""
     with user_code(maker, title, partial(describe_call, anchor)):
         template = maker(problem if batch is None else batch.one, machine)
         kernel = _kernel(template, override)
@@ -221,28 +248,26 @@ def _lower_with(
         raise UserCodeError(
             f"loops of {title} returned {body!r}", where=describe_call(anchor), hint="they are a statement: a Stmt"
         )
-    if batch is not None:
-        whole = batch.loops(body)
-        if isinstance(whole, Declined):
-            return whole
-        body = whole
-    template.explain(title, anchor)
-    outputs = outputs_of(function, values)
+    whole = body if batch is None else batch.loops(body)
+    return whole if isinstance(whole, Declined) else (template, whole)
 
-    def nest(out: Output) -> Stmt:
-        return nests_of(kind).one(out, machine)
 
-    if maker.refers_to_results:
-        body = _in_order(body, problem.outputs, outputs, nest)
-    elif _fits_epilogue(outputs, problem.outputs):
-        body = fuse_epilogue(body, problem.outputs, outputs)
-    else:
-        decide(title, anchor, Declined("what follows in its loops: it does not read each result at its own place only"))
-        body = _cut(body, problem.outputs, outputs, nest)
-    body = in_blocks(fuse_prologue(body, dict(zip(problem.inputs, prologues, strict=True)) | parts))
-    buffers, spans = (*params, *(o.buffer for o in outputs)), span_of(*calls(function.body))
-    kernel = Kernel(name, buffers, body, len(outputs), spans, sizes_of(function))
-    return Lowering(kernel, title, template=template)
+def _with_results(
+    template: Template,
+    title: str,
+    anchor: Call,
+    body: Stmt,
+    results: Sequence[Buffer],
+    outputs: Sequence[Output],
+    nest: Callable[[Output], Stmt],
+) -> Stmt:
+    """The template's loops followed by what the group computes from their results."""
+    if template.refers_to_results:
+        return _in_order(body, results, outputs, nest)
+    if _fits_epilogue(outputs, results):
+        return fuse_epilogue(body, results, outputs)
+    decide(title, anchor, Declined("what follows in its loops: it does not read each result at its own place only"))
+    return _cut(body, results, outputs, nest)
 
 
 def _kernel(template: Template, override: Override | None) -> Kernel | Declined:

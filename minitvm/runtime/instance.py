@@ -81,6 +81,14 @@ class Instance:
         """Whether runs end before their next kernel."""
         self.inside: list[Inside] = []
         self._hold_inputs()
+        self._keep()
+        self._slots = (ctypes.c_void_p * (stop_slot(self.graph) + 1))(*self._addresses())
+        self.slots = ctypes.addressof(self._slots)
+        self.checks = [((i, 0), node) for i, node in enumerate(self.graph.nodes) if node.check]
+
+    # --- memory ---
+
+    def _keep(self) -> None:
         self.kept = [entry for entry in kept_of(self.graph) if self.plan.offsets[entry] < 0]
         """What depends on parameters and sizes alone, in memory that no run takes from it."""
         self.settled = False
@@ -88,11 +96,6 @@ class Instance:
         self._settles = bool(self.kept)
         for entry in self.kept:
             self.values[entry] = self.memory.empty(self.types[entry].static_shape, self.types[entry].dtype)
-        self._slots = (ctypes.c_void_p * (stop_slot(self.graph) + 1))(*self._addresses())
-        self.slots = ctypes.addressof(self._slots)
-        self.checks = [((i, 0), node) for i, node in enumerate(self.graph.nodes) if node.check]
-
-    # --- memory ---
 
     def _hold_inputs(self) -> None:
         for name, entry in self.input_entry.items():

@@ -381,9 +381,8 @@ class _Queries:
         exponentials = each(power, added, *([kept] * zeros))
         if self.is_whole:
             return [each(highest), self._vector(taken), exponentials]
-        kept_max = self._vector(lambda v: self._store(rescale, running_max[v], v))
-        parts = map(self._vector, (taken, counts, apart))
-        return [kept_max, each(highest), *parts, exponentials, self._vector(joined)]
+        keep = self._vector(lambda v: self._store(rescale, running_max[v], v))
+        return [keep, each(highest), *map(self._vector, (taken, counts, apart)), exponentials, self._vector(joined)]
 
     # --- from rows to lanes and back --------------------------------------------------------------------------
 

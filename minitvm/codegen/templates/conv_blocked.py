@@ -361,10 +361,7 @@ class BlockedConv(_Windows):
             def taps(i: LoopExpr, y: LoopExpr) -> Stmt:
                 return seq(*(part(i, y, *some) for some in self.x.alike(column, size)))
 
-            def window(i: LoopExpr) -> Stmt:
-                return self.y.valid_taps(place.row, lambda y: taps(i, y))
-
-            return loop(count, lambda i: window(first + i), name="ci")
+            return loop(count, lambda i: self.y.valid_taps(place.row, partial(taps, first + i)), name="ci")
 
         def weight(b: LoopExpr, lane: LoopExpr, i: LoopExpr, y: LoopExpr, x: LoopExpr, c: LoopExpr) -> LoopExpr:
             return Load(self.weight, (block + b, i, *self.placed(y, x), c, lane))
@@ -381,17 +378,18 @@ class BlockedConv(_Windows):
             piece=self.block,
             product=self.problem.product,
         )
-        sums = place.sums
-        if sums is not None:
+        return (kernel if place.sums is None else self._adding(kernel, place, place.sums, column)).nest(reduction)
 
-            def at(t: LoopExpr, b: LoopExpr, lane: LoopExpr) -> tuple[LoopExpr, ...]:
-                return place.row - place.top, column + t, b, lane
+    def _adding(self, kernel: TileKernel, place: _Place, sums: Buffer, column: Start) -> TileKernel:
+        """A tile that adds to ``sums`` in place of storing its results."""
 
-            def add(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
-                return Store(sums, at(t, b, lane), sums[at(t, b, lane)] + value)
+        def at(t: LoopExpr, b: LoopExpr, lane: LoopExpr) -> tuple[LoopExpr, ...]:
+            return place.row - place.top, column + t, b, lane
 
-            kernel = replace(kernel, store=add, width=0, piece=None)
-        return kernel.nest(reduction)
+        def add(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+            return Store(sums, at(t, b, lane), sums[at(t, b, lane)] + value)
+
+        return replace(kernel, store=add, width=0, piece=None)
 
     def _ahead(self, place: _Place, column: Start, size: int, i: LoopExpr, *tap: LoopExpr) -> Sequence[Stmt]:
         """Lines of the next set's weights for a tap of block ``i`` of input channels."""
