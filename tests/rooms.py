@@ -51,7 +51,7 @@ ROOMS = {
         f"frontend/onnx/more ir/ops/more {_LOOPS}/dense_blocks.py {_LOOPS}/recurrent_quantized.py"
         f" {_LOOPS}/running_sum.py {_LOOPS}/tensor_scatter.py",
     ),
-    "tuner": room(413, "driver/tune.py driver/roofline.py runtime/debug.py codegen/llvm/peak.py"),
+    "tuner": room(413, "driver/tune.py driver/roofline.py runtime/roofline.py runtime/debug.py codegen/llvm/peak.py"),
     "poison": room(155, "runtime/poison.py"),
     "control flow": room(500, "frontend/onnx/control.py runtime/control.py"),
     "stages": room(330, f"{_PASSES}/in_stages.py {_PASSES}/caches.py ir/ops/stage.py runtime/staged.py"),

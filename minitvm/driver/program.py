@@ -17,9 +17,9 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.control import OutOfRange
 from minitvm.ir.types import Span, TensorType, TupleType, Type, closed, flatten, is_numeric, leaves, nest, tensor_fields
 from minitvm.ir.visitor import calls, post_order, sizes_of
+from minitvm.runtime.cost import Cost
 from minitvm.runtime.graph import Alias, Entry, Graph, Host, HostCall, HostStep, Join, Launch, LibraryCall, Node, Step
 from minitvm.runtime.hosts import branch_functions, operators_of
-from minitvm.runtime.roofline import Cost
 from minitvm.target import MachineModel
 
 

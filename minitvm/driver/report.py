@@ -28,8 +28,8 @@ from minitvm.ir.text import operands
 from minitvm.ir.visitor import as_function, calls, post_order, rewrite
 from minitvm.passes.instrument import PassInfo, PassInstrument, Running
 from minitvm.passes.manager import closest
+from minitvm.runtime.cost import Cost
 from minitvm.runtime.graph import Artifact, Graph
-from minitvm.runtime.roofline import Cost
 from minitvm.shown import Shown
 
 _LOG = logging.getLogger("minitvm")

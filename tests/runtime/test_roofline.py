@@ -17,8 +17,9 @@ from minitvm.codegen.llvm.compile import host, machine_model
 from minitvm.codegen.llvm.peak import measure
 from minitvm.driver import backend_for
 from minitvm.driver.roofline import rates_of, roofline_of
+from minitvm.runtime.cost import Cost
 from minitvm.runtime.debug import GraphModuleDebug
-from minitvm.runtime.roofline import Cost, Roofline, roofline
+from minitvm.runtime.roofline import Roofline, roofline
 from minitvm.target import Level, MachineModel, Rates
 
 LEVELS = (Level("L1", 1e3, 8e9), Level("L2", 1e4, 4e9), Level("L3", 1e5, 2e9), Level("memory", float("inf"), 1e9))
