@@ -9,6 +9,7 @@ BEHIND |= {
     "codegen.legalize.spell_stored": "codegen.storage.spell_stored",
     "codegen.llvm.backend.gemm_of": "codegen.libraries.gemm_of",
     "codegen.llvm.backend.gemm_text": "codegen.llvm.cblas.gemm_text",
+    "codegen.llvm.backend.listings": "codegen.llvm.origins.listings",
     "codegen.llvm.backend.measure": "codegen.llvm.peak.measure",
     "codegen.llvm.backend.vector_sums": "codegen.llvm.peak.vector_sums",
     "driver.compile.verify_code": "driver.verify.verify_code",

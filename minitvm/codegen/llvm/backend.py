@@ -7,12 +7,11 @@ from typing import Any
 import llvmlite
 
 from minitvm.codegen.backend import Backend, Compile, Launches, register
-from minitvm.codegen.listing import Listing
+from minitvm.codegen.listing import Listing, loop_lines
 from minitvm.codegen.llvm.arith import SPELLINGS
 from minitvm.codegen.llvm.compile import Cpu, assembly, caches_of, compile_object, cpu_of, host, machine_model
 from minitvm.codegen.llvm.emit import emit
 from minitvm.codegen.llvm.entry import clocked_text, constant_text, entry_text, needed
-from minitvm.codegen.llvm.origins import listings
 from minitvm.doors import door, left_out
 from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Call, Function
@@ -48,6 +47,12 @@ def measure(cpu: Cpu, machine: MachineModel, threads: int) -> Rates:
 def vector_sums(cpu: Cpu, threads: int, tries: int, steps: int) -> float | None:
     """Multiply-adds of vectors a second, of each thread; ``None`` where nothing measures them."""
     return None
+
+
+@door
+def listings(readable: Kernel, legal: Kernel, machine: MachineModel, cpu: Cpu) -> tuple[Listing, ...]:
+    """A kernel's loops; its LLVM IR and assembly where something tells which line comes from which."""
+    return (loop_lines([legal], [readable]).listing,)
 
 
 @register
