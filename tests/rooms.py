@@ -74,7 +74,7 @@ ROOMS = {
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 29_950, 354_600, 12.0
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 30_000, 355_500, 12.0
 
 
 def python_files() -> list[str]:
