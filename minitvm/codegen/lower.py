@@ -139,7 +139,7 @@ def _as_stored(buffer: Buffer, params: Sequence[Buffer]) -> tuple[bool, str]:
 
 def scaled_of(anchor: Call, values: Mapping[Expr, Value]) -> tuple[Scaled | None, dict[Buffer, Buffer]]:
     """The parts of weights in blocks along the depth, in float32, and what computes each of them."""
-    weights = anchor.args[1] if isinstance(anchor.op, DensePack) else None
+    weights = anchor.args[1]
     if not isinstance(weights, Call) or not isinstance(op := weights.op, DequantizeBlocks):
         return None, {}
     if op.axis % weights.tensor_type.rank != 1 or weights.dtype != "float32":
@@ -199,7 +199,7 @@ def _lower_with(
     params, values = compose(function, {anchor: problem.outputs})
     prologues = [buffer for arg in anchor.args for buffer in flatten(values[arg])]
     given, narrow = zip(*(_as_stored(buffer, params) for buffer in prologues), strict=True) if prologues else ((), ())
-    scaled, parts = scaled_of(anchor, values)
+    scaled, parts = scaled_of(anchor, values) if isinstance(anchor.op, DensePack) else (None, {})
     by_rows = BY_ROWS in function.attrs
     problem = replace(problem, as_given=all(given), narrow=narrow, by_rows=by_rows, scaled=scaled)
     if (refusal := not_allowed(maker)) is not None:

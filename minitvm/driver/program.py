@@ -203,18 +203,21 @@ def group_cost(group: Function, machine: MachineModel, cycles: float = 0.0) -> C
     inside = calls(group.body)
     flops = sum(map(call_flops, inside))
     results = tensor_fields(group.ret_type)
-    nbytes = sum(_bytes_read(p, inside) for p in group.params) + sum(_closed(t).nbytes for t in results)
+    nbytes = sum(_closed(t).nbytes for p in group.params for t in tensor_fields(p.type))
+    nbytes += sum(_closed(t).nbytes for t in results)
+    if any(isinstance(c.op, Op) and c.op.looks_up for c in inside):
+        nbytes -= sum(_not_read(p, inside) for p in group.params)
     return Cost(flops, nbytes, cycles or machine.cycles(flops, results[0].dtype if results else "float32"))
 
 
-def _bytes_read(param: Var, inside: Sequence[Call]) -> int:
-    """Bytes of a parameter that a group reads: of a table that is only looked up in, as many as are found there."""
+def _not_read(param: Var, inside: Sequence[Call]) -> int:
+    """Bytes of a parameter that a group does not read: a table that is only looked up in, but for what is found."""
     whole = sum(_closed(t).nbytes for t in tensor_fields(param.type))
     users = [call for call in inside if any(arg is param for arg in call.args)]
     if not all(isinstance(c.op, Op) and c.op.looks_up and not any(arg is param for arg in c.args[1:]) for c in users):
-        return whole
+        return 0
     found = sum(_closed(t).nbytes for call in users for t in tensor_fields(call.type))
-    return min(whole, found) if users else whole
+    return max(0, whole - found) if users else 0
 
 
 def call_flops(call: Call) -> float:

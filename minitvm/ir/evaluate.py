@@ -154,27 +154,27 @@ def as_value(given: Any) -> Value:
 
 def fits(value: Value, type_: Type) -> bool:
     """True if a value is of a type; a dimension that is known only at run time fits any extent."""
-    if isinstance(type_, TupleType):
-        return (
-            isinstance(value, tuple)
-            and len(value) == len(type_.fields)
-            and all(fits(v, t) for v, t in zip(value, type_.fields, strict=True))
-        )
-    if isinstance(type_, SequenceType):
-        if type_.optional:
+    if not isinstance(type_, TensorType):
+        return _holds(value, type_)
+    if not isinstance(value, np.ndarray) or value.dtype != numpy_dtype(type_.dtype) or value.ndim != type_.rank:
+        return False
+    return all(want == have or not isinstance(want, int) for have, want in zip(value.shape, type_.shape, strict=True))
+
+
+def _holds(value: Value, type_: Type) -> bool:
+    """True if a value is of a type that is no tensor's."""
+    match type_:
+        case TupleType(fields):
+            return isinstance(value, tuple) and len(value) == len(fields) and all(map(fits, value, fields))
+        case SequenceType(optional=True):
             return value is None or fits(value, type_.element)
-        return isinstance(value, list) and all(fits(v, type_.element) for v in value)
-    if isinstance(type_, MapType):
-        return isinstance(value, dict)
-    if isinstance(type_, AnyTensor):
-        return isinstance(value, np.ndarray) and value.dtype == numpy_dtype(type_.dtype) and not type_.none
-    return (
-        isinstance(type_, TensorType)
-        and isinstance(value, np.ndarray)
-        and value.dtype == numpy_dtype(type_.dtype)
-        and value.ndim == type_.rank
-        and all(want == have or not isinstance(want, int) for have, want in zip(value.shape, type_.shape, strict=True))
-    )
+        case SequenceType():
+            return isinstance(value, list) and all(fits(v, type_.element) for v in value)
+        case MapType():
+            return isinstance(value, dict)
+        case AnyTensor():
+            return isinstance(value, np.ndarray) and value.dtype == numpy_dtype(type_.dtype) and not type_.none
+    return False
 
 
 def _describe(value: Value) -> str:

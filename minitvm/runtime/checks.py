@@ -59,8 +59,11 @@ def as_array(name: str, value: Any, dtype: str, memory: Memory = HOST) -> Any:
 
     Lists and numbers take the input's dtype; arrays keep theirs (checked later).
     """
-    if isinstance(value, (np.ndarray, np.generic)):
-        return np.asarray(value)
+    return np.asarray(value) if isinstance(value, (np.ndarray, np.generic)) else _made(name, value, dtype, memory)
+
+
+def _made(name: str, value: Any, dtype: str, memory: Memory) -> Any:
+    """The same of a value that is no array of numpy's."""
     where = device_of(value)
     if where not in (HOST.device, memory.device):
         raise InputError(

@@ -45,6 +45,13 @@ class Instance:
     writes_all: ClassVar[bool] = False
     """Whether kernels have to write all of their results, whatever lies there."""
 
+    kept: tuple[int, ...] = ()
+    """What depends on parameters and sizes alone, in memory that no run takes from it."""
+    settled = False
+    """Whether that is there, and right."""
+    _settles = False
+    """Whether it may be kept."""
+
     def __init__(
         self,
         artifact: Artifact,
@@ -62,8 +69,7 @@ class Instance:
         wanted = _threads(artifact, num_threads) if artifact.work_seconds > WORTH_A_TEAM else 1
         self.num_threads = min(wanted, code.most_threads)
         self.graph = artifact.graph
-        self.owner = owners(self.graph)
-        self.types = self.graph.entry_types
+        self.owner, self.types = owners(self.graph), self.graph.entry_types
         self.arena = self.memory.empty((self.plan.nbytes + ALIGNMENT,), "uint8")
         self.values: list[Any] = [None] * self.graph.entries
         self.input_names = [self.graph.nodes[i].name for i in self.graph.arg_nodes]
@@ -81,7 +87,8 @@ class Instance:
         """Whether runs end before their next kernel."""
         self.inside: list[Inside] = []
         self._hold_inputs()
-        self._keep()
+        if any(node.once for node in self.graph.nodes):
+            self._keep()
         self._slots = (ctypes.c_void_p * (stop_slot(self.graph) + 1))(*self._addresses())
         self.slots = ctypes.addressof(self._slots)
         self.checks = [((i, 0), node) for i, node in enumerate(self.graph.nodes) if node.check]
@@ -89,10 +96,7 @@ class Instance:
     # --- memory ---
 
     def _keep(self) -> None:
-        self.kept = [entry for entry in kept_of(self.graph) if self.plan.offsets[entry] < 0]
-        """What depends on parameters and sizes alone, in memory that no run takes from it."""
-        self.settled = False
-        """Whether that is there, and right."""
+        self.kept = tuple(entry for entry in kept_of(self.graph) if self.plan.offsets[entry] < 0)
         self._settles = bool(self.kept)
         for entry in self.kept:
             self.values[entry] = self.memory.empty(self.types[entry].static_shape, self.types[entry].dtype)
@@ -333,7 +337,7 @@ class Instance:
         """Ends a run, after all steps.  On a device it may only have begun: who reads a result calls :meth:`settle`."""
         self._is_open = bool(self.checks)
         self.has_run = True
-        if settled or self.memory.is_host:
+        if self._is_open and (settled or self.memory.is_host):
             self.settle()
 
     def settle(self) -> None:

@@ -191,7 +191,7 @@ class DequantizeBlocks(Op, name="qnn.dequantize_blocks", fusion=Fusion.INJECTIVE
         return compute(shape, element)
 
     def factors(self, data: Buffer, input_scale: Buffer, input_zero_point: Buffer) -> tuple[Stage, Stage]:
-        """In float32, what a result is the product of: data - zero_point, and its scale.
+        """Returns, in float32, what a result is the product of: data - zero_point, and its scale.
 
         Where several numbers are in a byte, one becomes a float where it is in the byte: its bits are put into those of
         a power of two whose last digits they are, and the power is taken off with the zero point.  All of it is exact.

@@ -126,7 +126,7 @@ class Gpu:
 
     @property
     def memory_bytes(self) -> float:
-        """Of its memory, a second: two transfers of the bus a cycle.  Cards of an architecture differ in it."""
+        """The bytes a second of its memory: two transfers of the bus a cycle.  Cards of one architecture differ."""
         of = self.driver.CUdevice_attribute
         kilohertz = self.attribute(of.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)
         return 2e3 * kilohertz * self.attribute(of.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8
