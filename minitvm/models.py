@@ -192,6 +192,8 @@ def compile_symbolic(
     """
     backend = backend_for(target, num_threads)
     opened = load_model(model)
+    if imported:
+        opened.files.require_unchanged()  # an import looks at that itself
     with assumptions({**_sizes_of(opened, shape_dict, sample), **measured} if sample else None):
         module, params = _import_symbolic(opened, backend, shape_dict, imported)
         module = module.with_function("main", with_room(module.main, grown)) if grown else module

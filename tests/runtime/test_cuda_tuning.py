@@ -79,7 +79,7 @@ def test_a_way_that_faults_is_refused_and_the_next_one_is_measured(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "gpu.jsonl"
-    monkeypatch.setenv("STANDIN_FAIL", "cuStreamSynchronize:1:700")
+    monkeypatch.setenv("STANDIN_FAIL", "cuStreamSynchronize:2:700")
     found = tune(layers(), path, target(), most=2)
     first, *others = read(path)
     assert found.now == 4 and found.not_measured == ""
