@@ -181,8 +181,9 @@ def with_ones(layout: Layout, letters: str) -> Layout:
 
 
 def vector_along(move: Move, axis: int) -> Move:
-    """A vector along ``axis`` beside data held as ``move``: every other axis has extent 1."""
-    return Move(move.old, move.new, at=axis % move.old.rank)
+    """A vector along ``axis`` beside data held as ``move``: every other axis has extent 1, and so have its blocks."""
+    others = "".join(letter for letter in move.blocks if letter != move.axis(axis))
+    return Move(move.old, with_ones(move.new, others), at=axis % move.old.rank)
 
 
 def along_axis(site: Site, axis: int, what: str) -> Placement | Declined:
