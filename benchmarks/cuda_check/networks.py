@@ -20,7 +20,7 @@ FLOAT32, TF32, FLOAT16 = "float32", "tf32", "float16"
 PRECISIONS = (FLOAT32, TF32, FLOAT16)
 CONFIG: Mapping[str, Mapping[str, Any]] = {FLOAT32: {}, TF32: {"cuda.allow_tf32": True}, FLOAT16: {}}
 """Options of passes by precision; float16 is the model's own dtype."""
-TOLERANCE = {FLOAT32: 1e-4, TF32: 4 * 2**-10, FLOAT16: 1e-2}
+TOLERANCE = {FLOAT32: 1e-4, TF32: 5e-4, FLOAT16: 1e-2}
 """Largest difference from float32 on the CPU, relative to the largest value of the same output."""
 STEPS = {"efficientnet_lite0_int8_qdq": 2e-2}
 """Activations of 8 bits, where a rounding that falls the other way is a step: how far ONNX Runtime is from itself with

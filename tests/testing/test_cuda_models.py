@@ -98,8 +98,7 @@ def test_outputs_are_onnx_runtimes(name: str) -> None:
 
 STORED = ["mtcnn_rnet", "mtcnn_pnet", "mtcnn_onet", "silero_vad"]
 """Those that are quick; `cuda-sim --precision` has all."""
-ALLOWED = {"tf32": 4 * 2**-10, "float16": 1e-2}
-"""A product of factors of 11 bits is off by 2**-10 of itself; these networks have some four behind one another."""
+ALLOWED = {"tf32": 5e-4, "float16": 1e-2}
 
 
 @pytest.mark.models

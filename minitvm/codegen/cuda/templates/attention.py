@@ -12,7 +12,7 @@ import numpy as np
 from minitvm.codegen.cuda.machine import WARP
 from minitvm.codegen.cuda.templates.attention_blocks import AttentionTile, Block, shape_of
 from minitvm.codegen.cuda.templates.attention_tensor import TensorBlock, TensorTile
-from minitvm.codegen.cuda.templates.dense import GpuMatmul, GpuTemplate, tensor_products
+from minitvm.codegen.cuda.templates.dense import GpuMatmul, GpuTemplate, tensor_products, worth_rounding
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Buffer, Stmt
@@ -57,7 +57,7 @@ class GpuAttention(GpuTemplate):
     def choices(self) -> Sequence[Choice]:
         factors = replace(self.problem, narrow=self.problem.narrow[:3])
         exact, on_tensor_cores = self._tiled(TILES), tensor_products(factors, self.gpu)[1] == 1
-        return [*exact, *(self._tiled(TENSOR_TILES) if on_tensor_cores else [])]
+        return worth_rounding(exact, self._tiled(TENSOR_TILES), self.gpu) if on_tensor_cores else exact
 
     def _tiled(self, tiles: Sequence[AttentionTile]) -> list[Choice]:
         able = [tile for tile in tiles if self._shared(tile) <= self.gpu.block_shared]

@@ -1,5 +1,6 @@
 """Matrix products as block tiles: ``nn.dense``, ``nn.matmul``, ``nn.batch_matmul``, each operand transposed or not."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -29,6 +30,15 @@ def tensor_products(problem: Problem, gpu: GpuModel) -> tuple[str, int]:
     return "tf32", 3 if option("cuda.split_tf32") else 0
 
 
+def worth_rounding(exact: Sequence[Choice], rounded: Sequence[Choice], gpu: GpuModel) -> list[Choice]:
+    """All, those of rounded factors with what speaks against them where they are not predicted to save enough."""
+    kept, fewer = (min((c.cycles for c in ways if not c.why_not), default=math.inf) for ways in (exact, rounded))
+    if gpu.pays_to_round(kept, fewer):
+        return [*exact, *rounded]
+    why_not = f"{fewer:,.0f} cycles predicted, {kept:,.0f} without rounding factors: too few are saved"
+    return [*exact, *(replace(choice, why_not=why_not) for choice in rounded)]
+
+
 _COPIED, _CARRIED = 8, 32
 """Single elements of windows whose places a thread has registers for, as asynchronous copies and by registers."""
 
@@ -56,7 +66,9 @@ class GpuTemplate(Template):
         if (kind, products) != ("tf32", 1):
             return self._ways(kind, products)
         exact = [*self._ways("", 0), *self._ways(kind, 3)]
-        return exact + (self._ways(kind, 1) if PassContext.current().option("cuda.allow_tf32") else [])
+        if not PassContext.current().option("cuda.allow_tf32"):
+            return exact
+        return worth_rounding(exact, self._ways(kind, 1), self.gpu)
 
     def _ways(self, kind: str, products: int) -> list[Choice]:
         """To multiply by a kind of products."""
