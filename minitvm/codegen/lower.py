@@ -42,7 +42,7 @@ from minitvm.ir.loop import (
 from minitvm.ir.loop.affine import loads
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op, outer_reductions
-from minitvm.ir.ops.nn_dense import DensePack, MatrixProduct
+from minitvm.ir.ops.nn_dense import MatrixProduct
 from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls, sizes_of, span_of
@@ -199,7 +199,7 @@ def _lower_with(
     params, values = compose(function, {anchor: problem.outputs})
     prologues = [buffer for arg in anchor.args for buffer in flatten(values[arg])]
     given, narrow = zip(*(_as_stored(buffer, params) for buffer in prologues), strict=True) if prologues else ((), ())
-    scaled, parts = scaled_of(anchor, values) if isinstance(anchor.op, DensePack) else (None, {})
+    scaled, parts = scaled_of(anchor, values) if maker.takes_scaled else (None, {})
     by_rows = BY_ROWS in function.attrs
     problem = replace(problem, as_given=all(given), narrow=narrow, by_rows=by_rows, scaled=scaled)
     if (refusal := not_allowed(maker)) is not None:

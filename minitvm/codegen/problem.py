@@ -144,6 +144,8 @@ class Template(ABC):
     """Whether its loops may run as far as a symbol says."""
     refers_to_results: ClassVar[bool] = False
     """Whether its loops read results or ask where these lie, so that nothing can follow in them."""
+    takes_scaled: ClassVar[bool] = False
+    """Whether its loops take a second input that is dequantized as the parts of that (:attr:`Problem.scaled`)."""
 
     op: Any
     """The problem's; a subclass for one operator says of which class it is."""

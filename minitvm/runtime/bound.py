@@ -113,7 +113,7 @@ class OpenCall(DirectCall):
 
     def run_at(self, sizes: Sizes, feeds: Mapping[str, Any], how: How) -> list[Any]:
         if sizes.values != self._last:
-            self.instance.settled, self._last = False, sizes.values
+            self.instance.kept_is_right, self._last = False, sizes.values
             for numbers, symbols in self._numbers:
                 numbers[...] = [sizes.values[symbol] for symbol in symbols]
         for position, place in self._open:

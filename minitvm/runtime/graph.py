@@ -108,7 +108,7 @@ class Graph:
     nodes: tuple[Node, ...]
     heads: tuple[Entry, ...]
     structure: dict[str, Any] = field(init=False, compare=False, repr=False, default_factory=dict)
-    """What :func:`once` keeps: it is that of all graphs made :meth:`with_nodes`."""
+    """What :func:`of_structure` keeps: it is that of all graphs made :meth:`with_nodes`."""
 
     def __repr__(self) -> str:
         return f"<Graph of {len(self.nodes)} nodes, {sum(n.is_kernel for n in self.nodes)} of them kernels>"
@@ -151,7 +151,7 @@ class Graph:
 Found = TypeVar("Found")
 
 
-def once(function: Callable[[Graph], Found]) -> Callable[[Graph], Found]:
+def of_structure(function: Callable[[Graph], Found]) -> Callable[[Graph], Found]:
     """Finds what does not depend on sizes once for all graphs that differ in sizes alone.  Not to be changed."""
 
     @wraps(function)
@@ -164,7 +164,7 @@ def once(function: Callable[[Graph], Found]) -> Callable[[Graph], Found]:
     return found
 
 
-@once
+@of_structure
 def _arg_nodes(graph: Graph) -> list[int]:
     return [i for i, node in enumerate(graph.nodes) if node.is_null]
 
@@ -179,7 +179,7 @@ class Segment(NamedTuple):
     nodes: tuple[int, ...]
 
 
-@once
+@of_structure
 def steps_of(graph: Graph) -> list[Segment | int]:
     """Segments, and the nodes that are calls in Python, in the order they run; what moves nothing does not appear.
     What depends on parameters and sizes alone is a segment of its own, the first."""
@@ -197,7 +197,7 @@ def segments(steps: list[Segment | int]) -> list[Segment]:
     return [step for step in steps if isinstance(step, Segment)]
 
 
-@once
+@of_structure
 def workspace_slots(graph: Graph) -> dict[int, int]:
     """The slot of every kernel node's workspace pointer; entries come first."""
     kernels = [i for i, node in enumerate(graph.nodes) if node.is_kernel]

@@ -47,9 +47,9 @@ class Instance:
 
     kept: tuple[int, ...] = ()
     """What depends on parameters and sizes alone, in memory that no run takes from it."""
-    settled = False
-    """Whether that is there, and right."""
-    _settles = False
+    kept_is_right = False
+    """Whether that is there, computed with the parameters and sizes of now."""
+    _may_keep = False
     """Whether it may be kept."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Instance:
 
     def _keep(self) -> None:
         self.kept = tuple(entry for entry in kept_of(self.graph) if self.plan.offsets[entry] < 0)
-        self._settles = bool(self.kept)
+        self._may_keep = bool(self.kept)
         for entry in self.kept:
             self.values[entry] = self.memory.empty(self.types[entry].static_shape, self.types[entry].dtype)
 
@@ -158,12 +158,12 @@ class Instance:
         self.place_input(name, value)
         self._not_ours.add(name)
         self.unset.discard(name)
-        self._settles = self._settles and name not in self.params  # a parameter's memory that anybody may write to
+        self._may_keep = self._may_keep and name not in self.params  # a parameter's memory that anybody may write to
 
     def place_input(self, name: str, value: Any) -> None:
         """Let an input or parameter lie in other memory, that is written to between runs; what depends on it has to be
-        computed again then (:attr:`settled`)."""
-        self.settled = self.settled and name not in self.params
+        computed again then (:attr:`kept_is_right`)."""
+        self.kept_is_right = self.kept_is_right and name not in self.params
         self._move(self.input_entry[name], value)
 
     def place_result(self, entry: Entry, value: Any) -> None:
@@ -195,7 +195,7 @@ class Instance:
     def assign(self, name: str, value: Any) -> None:
         """Copy ``value``, already checked, into an input."""
         entry = self.input_entry[name]
-        self.settled = self.settled and name not in self.params
+        self.kept_is_right = self.kept_is_right and name not in self.params
         if not self.types[entry].is_static:
             self.values[entry] = copied(value)
         elif name in self._not_ours:
@@ -242,12 +242,12 @@ class Instance:
         if not self.kept or not self.graph.nodes[segment.nodes[0]].once:
             return run
 
-        def settle() -> None:
-            if not self.settled:
+        def where_it_is_not() -> None:
+            if not self.kept_is_right:
                 run()
-                self.settled = self._settles and not self.stopped
+                self.kept_is_right = self._may_keep and not self.stopped
 
-        return settle
+        return where_it_is_not
 
     def kernel_step(self, index: int) -> Callable[[], None]:
         """The kernel of node ``index`` alone."""

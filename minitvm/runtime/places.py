@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
-from minitvm.runtime.graph import Alias, Graph, HostStep, Join, Launch, once
+from minitvm.runtime.graph import Alias, Graph, HostStep, Join, Launch, of_structure
 
 
 class Place(NamedTuple):
@@ -19,7 +19,7 @@ class Place(NamedTuple):
     start: int
 
 
-@once
+@of_structure
 def places(graph: Graph) -> list[Place]:
     """The place of each entry.  What is not static owns its memory."""
     types, parts = graph.entry_types, dict[int, Place]()
@@ -46,13 +46,13 @@ def places(graph: Graph) -> list[Place]:
     return [place(entry) for entry in range(graph.entries)]
 
 
-@once
+@of_structure
 def owners(graph: Graph) -> list[int]:
     """The entry whose memory each entry has."""
     return [place.entry for place in places(graph)]
 
 
-@once
+@of_structure
 def readers(graph: Graph) -> dict[int, list[Place]]:
     """The entries in each owner's memory, each with where it begins there."""
     found: dict[int, list[Place]] = {}
@@ -61,7 +61,7 @@ def readers(graph: Graph) -> dict[int, list[Place]]:
     return found
 
 
-@once
+@of_structure
 def kept_of(graph: Graph) -> frozenset[int]:
     """The owners of what depends on parameters and sizes alone and is read after the segment that makes it."""
     owner, makers = owners(graph), graph.makers
@@ -91,7 +91,7 @@ def with_once(graph: Graph, known: Collection[str]) -> Graph:
     return Graph(tuple(nodes), graph.heads)
 
 
-@once
+@of_structure
 def liveness(graph: Graph) -> list[tuple[int, int]]:
     """The first step that writes each owner's memory and the last one that reads it; results of the graph, and of
     checks, are read after the last node, and what depends on sizes alone is there before the first."""

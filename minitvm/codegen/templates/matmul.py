@@ -173,6 +173,8 @@ class Matmul(Template):
 class DensePack(Matmul):
     """x: (m, k), weight: (n / c, k, c) -> (m, n)."""
 
+    takes_scaled = True
+
     def refusal(self) -> Declined | None:
         width = self.problem.inputs[1].shape[2]
         if width % self.lanes and self.problem.not_floats is None:

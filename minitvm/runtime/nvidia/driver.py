@@ -20,7 +20,7 @@ OLDEST_DRIVER, OLDEST_GPU = 12_000, (7, 5)
 """The CUDA version that a driver must be for, thousands and tens; the least compute capability that NVRTC knows."""
 _POOL_KEEPS = 64 << 20
 """Bytes that a pool does not give back to the driver when they are free."""
-_LEGACY = 1
+LEGACY_STREAM = 1
 """The stream that other libraries use where they are told nothing else."""
 _OUT_OF_MEMORY = 2
 _NOT_FOR_IT = frozenset({200, 209, 218, 222, 300})
@@ -211,7 +211,7 @@ class Gpu:
         """
         with self:
             with self.ordering:
-                events = [self.mark(stream) for stream in (_LEGACY, *self.streams)]
+                events = [self.mark(stream) for stream in (LEGACY_STREAM, *self.streams)]
             for event in events:
                 self.call("cuEventSynchronize", event)
                 self.call("cuEventDestroy", event)

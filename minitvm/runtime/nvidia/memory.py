@@ -14,10 +14,10 @@ from minitvm.errors import InputError
 from minitvm.ir.types import Leaf
 from minitvm.runtime.devices import Memory
 from minitvm.runtime.nvidia import exchange
-from minitvm.runtime.nvidia.driver import Gpu, gpu
+from minitvm.runtime.nvidia.driver import LEGACY_STREAM, Gpu, gpu
 
-_DEFAULT_STREAM, _NOBODY = 1, -1
-"""Streams as DLPack numbers them."""
+_NOBODY = -1
+"""DLPack's stream of who does not wait; the others it numbers as the driver does."""
 VECTOR_BYTES = 16
 """What kernels load at once, from multiples of it only."""
 
@@ -138,10 +138,10 @@ class DeviceArray:
         if dl_device not in (None, self.__dlpack_device__()):
             raise BufferError(f"the array is on {self.memory.device}: copy it to the host with numpy()")
         value = self.copy() if copy else self
-        value.used_by_others(_DEFAULT_STREAM if stream in (None, _NOBODY) else stream)
+        value.used_by_others(LEGACY_STREAM if stream in (None, _NOBODY) else stream)
         if stream != _NOBODY:
             with self.memory.gpu:
-                self.memory.follow(self.memory.stream, stream or _DEFAULT_STREAM)
+                self.memory.follow(self.memory.stream, stream or LEGACY_STREAM)
         versioned = max_version is not None and tuple(max_version) >= (1, 0)
         index = self.memory.device.index
         return exchange.capsule(value, value.address, value.shape, value.dtype, index, versioned)
@@ -149,7 +149,7 @@ class DeviceArray:
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3 (Numba's documentation); what reads it has to wait for ``stream``."""
-        self.used_by_others(_DEFAULT_STREAM)
+        self.used_by_others(LEGACY_STREAM)
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -165,7 +165,7 @@ class DeviceArray:
 
     def used_by_others(self, stream: int) -> None:
         """Another library does, in a stream of its own; who keeps its pointer, keeps this until its work has ended."""
-        self.owner.others.add(stream or _DEFAULT_STREAM)
+        self.owner.others.add(stream or LEGACY_STREAM)
 
 
 class CudaMemory(Memory):
