@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,15 @@ def test_the_likeliest_tokens_are_those_of_the_whole_sequence(session: minitvm.I
     got = minitvm.generate(session, ids, max_tokens=12)
     assert len(session.libraries) == 1
     assert got.tolist() == whole(session, ids, 12)
+
+
+def test_masks_and_places_are_computed_once_for_all_layers(path: Path) -> None:
+    session = minitvm.InferenceSession(path, num_threads=1)
+    session.run(None, SMALL.feeds(np.array([[3, 14]]), SMALL.empty()))
+    kernels = Counter(node.func for node in session.libraries[0].graph.nodes if node.is_kernel)
+    once = {name: count for name, count in kernels.items() if {"iota", "extent", "range"} & set(name.split("_"))}
+    assert sum(count for name, count in once.items() if "range" in name) == 3, "of tokens, and of places in two tables"
+    assert len(once) >= 5 and {count for name, count in once.items() if "range" not in name} == {1}
 
 
 def test_a_cache_in_place_is_as_one_that_grows(

@@ -14,7 +14,7 @@ from minitvm.errors import InputError
 from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.evaluate import NOT_CONSTANT, folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem
-from minitvm.ir.op import Op
+from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.control import If, Loop
 from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
@@ -37,10 +37,11 @@ from minitvm.passes.sink_cast import SinkCast, kept_narrow
 
 
 class EliminateCommonSubexpr(FunctionPass, opt_level=3):
-    """Merge calls with equal attributes whose operands are the same nodes, equal scalars, or tuples of such.
+    """Merge calls with equal attributes whose operands are equal: the same nodes, equal scalars, or tuples of such.
 
-    ``skip(call)`` says which calls to leave alone.  Stateful operators, calls without operands (fills: cheaper than
-    a tensor kept alive) and large equal constants are not merged.
+    ``skip(call)`` says which calls to leave alone.  Stateful operators and large equal constants are not merged.
+    Neither are calls without operands (fills), and those that repeat elements, which are cheaper than a tensor kept
+    alive; they are equal as operands of what is merged.
     """
 
     def __init__(self, skip: Callable[[Call], bool] | None = None) -> None:
@@ -48,12 +49,23 @@ class EliminateCommonSubexpr(FunctionPass, opt_level=3):
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         first: dict[Hashable, Expr] = {}
+        equal: dict[Expr, Expr] = {}
+        """Cheap calls, each with the first that is equal to it."""
+
+        def key(operand: Expr) -> Hashable:
+            """Equal for what is equal at sight."""
+            if isinstance(operand, Tuple):
+                return ("tuple", *map(key, operand.fields))
+            return node_key(operand) if is_scalar_constant(operand) else equal.get(operand, operand)
 
         def visit(old: Expr, new: Expr) -> Expr:
             if not self._may_merge(new):
                 return new
-            found = first.setdefault((node_key(new), *map(_operand_key, children(new))), new)
+            found = first.setdefault((node_key(new), *map(key, children(new))), new)
             if found is not new and isinstance(new, Call):
+                if _is_cheap(new):
+                    equal[new] = found
+                    return new
                 decide(self.info.name, old, f"computed once, with {', '.join(found.span) or 'an equal call'}")
             return found
 
@@ -62,20 +74,17 @@ class EliminateCommonSubexpr(FunctionPass, opt_level=3):
     def _may_merge(self, node: Expr) -> bool:
         if not isinstance(node, Call):
             return isinstance(node, TupleGetItem)
-        if not isinstance(node.op, Op) or not node.args or (self.skip is not None and self.skip(node)):
+        if not isinstance(node.op, Op) or (self.skip is not None and self.skip(node)):
             return False
         if node.op.stateful:
             decide(self.info.name, node, Declined("it gives other results every time"))
         return not node.op.stateful
 
 
-def _operand_key(operand: Expr) -> Hashable:
-    """Equal for what is equal at sight: the same node, equal scalars, tuples of such."""
-    if is_scalar_constant(operand):
-        return node_key(operand)
-    if isinstance(operand, Tuple):
-        return ("tuple", *map(_operand_key, operand.fields))
-    return operand
+def _is_cheap(call: Call) -> bool:
+    """True if it fills a tensor with numbers, or with those of a smaller one."""
+    spreads = isinstance(call.op, Op) and call.op.fusion is Fusion.BROADCAST and not call.op.view
+    return not call.args or (spreads and len(call.args) == 1)
 
 
 class DeadCodeElimination(ModulePass, opt_level=1):

@@ -54,6 +54,16 @@ def test_other_attributes_other_fields_other_scalars() -> None:
     check_unchanged(EliminateCommonSubexpr(), main("(nn.softmax(%x), nn.log_softmax(%x))"))
 
 
+def test_what_is_made_of_equal_fills_is_computed_once() -> None:
+    for fill in ('iota(size=6, dtype="float32")', "broadcast_to(%x, shape=[2, 4, 6])", "repeat(%x, repeats=2)"):
+        check_rewrite(
+            EliminateCommonSubexpr(), main(f"add(exp({fill}), exp({fill}))"), main(f"%0 = exp({fill}); add(%0, %0)")
+        )
+        check_unchanged(EliminateCommonSubexpr(), main(f"({fill}, {fill})"))
+    pairs = main("(concatenate((iota(size=2), iota(size=3))), concatenate((iota(size=3), iota(size=2))))")
+    check_unchanged(EliminateCommonSubexpr(), pairs)
+
+
 def test_fills_and_tensors_of_equal_values_are_not_merged() -> None:
     check_unchanged(EliminateCommonSubexpr(), main("add(zeros(shape=[2]), zeros(shape=[2]))"))
     ones = "add(%x, const([1, 1, 1, 1, 1, 1], float32))"
