@@ -10,65 +10,10 @@ from __future__ import annotations
 import gc
 import importlib
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minitvm import rooms as rooms
 from minitvm.doors import is_there
-
-if TYPE_CHECKING:
-    from minitvm import capi, frontend, ir, lab, runtime, target, testing
-    from minitvm.config import version
-    from minitvm.driver import HostCallWarning, build, create_executor
-    from minitvm.errors import MiniTVMError
-    from minitvm.errors import MiniTVMError as TVMError
-    from minitvm.frontend import from_onnx
-    from minitvm.generation import generate, stream
-    from minitvm.ir.expr import Function, Module
-    from minitvm.ir.expr import Module as IRModule
-    from minitvm.models import compile
-    from minitvm.ort.binding import IOBinding
-    from minitvm.ort.environment import (
-        disable_telemetry_events,
-        enable_telemetry_events,
-        get_all_providers,
-        get_available_providers,
-        get_build_info,
-        get_device,
-        get_version_string,
-        has_collective_ops,
-        preload_dlls,
-        set_default_logger_callback,
-        set_default_logger_severity,
-        set_default_logger_verbosity,
-        set_global_thread_pool_sizes,
-        set_seed,
-    )
-    from minitvm.ort.options import (
-        ExecutionMode,
-        ExecutionOrder,
-        GraphOptimizationLevel,
-        OptionWarning,
-        RunOptions,
-        SessionOptions,
-    )
-    from minitvm.ort.session import InferenceSession, ModelMetadata, NodeArg
-    from minitvm.ort.values import OrtDevice, OrtValue, copy_tensors
-    from minitvm.passes.manager import PassContext
-    from minitvm.runtime import debug as debug_executor
-    from minitvm.runtime import executor as graph_executor
-    from minitvm.runtime import library as module
-    from minitvm.runtime import ndarray as nd
-    from minitvm.runtime.cache import CacheWarning
-    from minitvm.runtime.devices import cpu, cuda, device
-    from minitvm.runtime.devices import cuda as gpu
-    from minitvm.runtime.devices import device as context
-    from minitvm.runtime.executor import GraphModule
-    from minitvm.runtime.library import Library, load, load_module
-    from minitvm.target import Target
-    from minitvm.torch import from_torch
-    from minitvm.tvm import contrib, error, instrument, parser, relay, transform
-
-    __version__ = version()
 
 HAS_TVM = is_there("tvm")
 """Whether the room of TVM's names is there."""
@@ -99,7 +44,9 @@ _OFFERED = {
     "target": "Target",
     "torch": "from_torch",
 }
-"""Where public names live, TVM's among them; what is used is imported, so that ``import minitvm`` is quick."""
+"""Where public names live, TVM's among them; what is used is imported, so that ``import minitvm`` is quick.
+
+``__init__.pyi`` says the same to type checkers (``python -m tests.stubs`` writes it)."""
 _MODULES = """capi contrib=tvm.contrib debug_executor=runtime.debug frontend ir graph_executor=runtime.executor
  error=tvm.error instrument=tvm.instrument lab module=runtime.library nd=runtime.ndarray parser=tvm.parser
  relay=tvm.relay runtime target testing transform=tvm.transform"""
@@ -167,4 +114,4 @@ def _imported(name: str) -> ModuleType:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+    return [*__all__, "__version__"]

@@ -4,17 +4,9 @@ What is used is imported: to hold a model, and to say what goes into it, takes n
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minitvm.frontend.other_formats import refusal  # from_mxnet, from_tensorflow, ...
-
-if TYPE_CHECKING:
-    from minitvm.frontend.description import ModelDescription, ValueDescription
-    from minitvm.frontend.held import hold, keep_files
-    from minitvm.frontend.onnx.importer import describe_importable, from_onnx
-    from minitvm.frontend.onnx.model import describe_onnx, load_model
-    from minitvm.frontend.onnx.overrides import overridden, with_inputs
-    from minitvm.frontend.onnx.registry import onnx_op, supported_operators
 
 _HOMES = {
     "description": "ModelDescription ValueDescription",
@@ -31,3 +23,7 @@ def __getattr__(name: str) -> Any:
     if name in _PLACES:
         return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
     return refusal(name)
+
+
+def __dir__() -> list[str]:
+    return sorted(_PLACES)

@@ -30,6 +30,9 @@ from minitvm.ir.text import print_expr, print_module
 from minitvm.ir.visitor import calls, free_vars
 from minitvm.shown import Shown
 
+__all__ = ["Call", "Constant", "Expr", "Function", "GlobalVar", "Module", "Tuple", "TupleGetItem", "Var"]
+__all__ += ["calls", "current_span", "describe_call", "free_vars", "infer_call", "merge_spans", "span_scope"]
+
 node.printer = print_expr
 node.pickled = lambda expr: (_one, (packed([expr]),))
 

@@ -5,12 +5,9 @@ it is used (``minitvm.tvm.lacking``).  What else stands here is re-exports.
 """
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from minitvm.tvm.instead import why
-
-if TYPE_CHECKING:
-    from minitvm.tvm import contrib, error, instrument, parser, relay, transform
 
 _HERE = ("contrib", "error", "instrument", "parser", "relay", "transform")
 _NAMES = ("IRModule", "TVMError", "Target", "build", "context", "cpu", "cuda", "device", "gpu")
@@ -30,4 +27,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from minitvm.relay.dataflow_pattern import wildcard
 
 from minitvm import relay
 from minitvm.ir.expr import Call, Function, Module
+from minitvm.relay.dataflow_pattern import wildcard
 from minitvm.tvm.relay import analysis
 
 SCRIPT = """

@@ -6,6 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+
+from minitvm import relay
+from minitvm.errors import MiniTVMError, PassError
+from minitvm.ir.expr import Call, Expr, Function
+from minitvm.ir.structural import structural_equal
 from minitvm.relay.dataflow_pattern import (
     DFPattern,
     DFPatternCallback,
@@ -20,11 +25,6 @@ from minitvm.relay.dataflow_pattern import (
     rewrite,
     wildcard,
 )
-
-from minitvm import relay
-from minitvm.errors import MiniTVMError, PassError
-from minitvm.ir.expr import Call, Expr, Function
-from minitvm.ir.structural import structural_equal
 from minitvm.testing import assert_same_numbers
 
 X, W = relay.var("x", shape=(1, 4, 8, 8)), relay.var("w", shape=(4, 4, 1, 1))

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from minitvm.relay import ExprMutator, ExprVisitor, op
-from minitvm.relay.testing import dcgan, dqn, lstm, mlp
 
 import minitvm
 from minitvm import relay
 from minitvm.errors import ConfigError, FrontendError, IRError, MiniTVMError, TargetError, TypeInferenceError
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.structural import structural_equal
+from minitvm.relay import ExprMutator, ExprVisitor, op
+from minitvm.relay.testing import dcgan, dqn, lstm, mlp
 from minitvm.testing import assert_same_numbers
 from minitvm.tvm.error import NotOfferedError
 

@@ -5,7 +5,7 @@ import importlib
 import minitvm.ir.builder as builder
 from minitvm.ir.builder import const, function, var
 from minitvm.ir.expr import Call, Constant, Expr, GlobalVar, Module, Tuple, TupleGetItem, Var
-from minitvm.ir.op import Op
+from minitvm.ir.op import OPS, Op
 from minitvm.ir.types import FuncType, TensorType, TupleType, Type
 from minitvm.passes.manager import PassContext
 from minitvm.runtime.param_dict import load_param_dict, save_param_dict
@@ -31,3 +31,11 @@ def __getattr__(name: str) -> object:
     if lacking.why(f"relay.{name}") or name.startswith("_"):
         return lacking.attribute("relay", name)
     return getattr(builder, name)
+
+
+def __dir__() -> list[str]:
+    """What is offered: nodes and functions, operators, and rooms that are imported on first use."""
+    rooms = [path.removeprefix("relay.") for path in HOMES if path.startswith("relay.")]
+    inside = {"HOMES", "OPS", "builder", "importlib", "lacking"}
+    here = {name for name in globals() if not name.startswith("_")} - inside
+    return sorted({*here, *rooms, *(name.partition(".")[0] for name in OPS), "dataflow_pattern", "frontend"})

@@ -1,0 +1,21 @@
+# Written by `python -m tests.stubs`, for type checkers and editors; Python reads the module itself.
+from minitvm.ort.errors import DeviceReset as DeviceReset
+from minitvm.ort.errors import EngineError as EngineError
+from minitvm.ort.errors import EPFail as EPFail
+from minitvm.ort.errors import Fail as Fail
+from minitvm.ort.errors import InvalidArgument as InvalidArgument
+from minitvm.ort.errors import InvalidGraph as InvalidGraph
+from minitvm.ort.errors import InvalidProtobuf as InvalidProtobuf
+from minitvm.ort.errors import ModelLoadCanceled as ModelLoadCanceled
+from minitvm.ort.errors import ModelLoaded as ModelLoaded
+from minitvm.ort.errors import ModelRequiresCompilation as ModelRequiresCompilation
+from minitvm.ort.errors import NoModel as NoModel
+from minitvm.ort.errors import NoSuchFile as NoSuchFile
+from minitvm.ort.errors import NotFound as NotFound
+from minitvm.ort.errors import NotImplemented as NotImplemented
+from minitvm.ort.errors import RuntimeException as RuntimeException
+from minitvm.ort.options import ExecutionMode as ExecutionMode
+from minitvm.ort.options import ExecutionOrder as ExecutionOrder
+from minitvm.ort.options import GraphOptimizationLevel as GraphOptimizationLevel
+from minitvm.ort.options import RunOptions as RunOptions
+from minitvm.ort.options import SessionOptions as SessionOptions

@@ -1,0 +1,17 @@
+# Written by `python -m tests.stubs`, for type checkers and editors; Python reads the module itself.
+from collections.abc import Callable, Sequence
+from typing import Any
+from minitvm.ir.expr import Module as Module
+from minitvm.passes import *
+from minitvm.passes import ModulePass as ModulePass
+from minitvm.passes import PassContext as PassContext
+from minitvm.passes import PrintIR as _Printer
+Printer = _Printer
+class PrintIR(Printer, ModulePass):  # type: ignore[no-redef]
+    """A pass that prints the module where it stands in a ``Sequential``, as TVM's; and the instrument of that name."""
+
+    def __init__(self, header: str='', show_meta_data: bool=False, *, before: Sequence[str]=(), after: Sequence[str]=(), write: Callable[[str], object] | None=None) -> None:
+        ...
+
+    def transform_module(self, module: Module, context: PassContext) -> Module:
+        ...
