@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import tempfile
 import time
@@ -16,6 +17,7 @@ from benchmarks import (
     cases,
     cold,
     coverage,
+    cuda_estimate,
     cuda_sim,
     decode,
     figures,
@@ -37,6 +39,8 @@ from benchmarks import levels as ladder
 from benchmarks import opening as openings
 from benchmarks import primer as small
 from benchmarks.cuda_check import figures as gpu_figures
+from benchmarks.cuda_check.networks import NETWORKS as NETWORKS_TO_CHECK
+from benchmarks.cuda_check.networks import SMALL
 from benchmarks.cuda_check.networks import known as known_to_check
 from benchmarks.cuda_check.run import SECONDS, SECTIONS, Check
 from benchmarks.cuda_check.run import Settings as CheckSettings
@@ -246,6 +250,24 @@ def simulated_cuda(models: list[str], orders: list[str], arch: str, precision: s
         click.echo(f"{one.model} {one.order} {one.error:.1e} {one.seconds:.1f} s")
         found.append(one)
     cuda_sim.show(found, _console())
+
+
+@main.command("cuda-estimate")
+@click.option("--models", default="", callback=options.of([*NETWORKS_TO_CHECK, *SMALL]), help="Names; all by default.")
+@click.option("--kernels", default=0, type=click.IntRange(0), help="Of each network, those that take longest.")
+def estimated_times(models: list[str], kernels: int) -> None:
+    """What networks take on a GPU as their machine code says, beside their floors.  Ratios mean something, times less.
+
+    Needs NVRTC and nvdisasm, but no GPU; all networks take some minutes where no kernel is in the cache.
+    """
+    click.echo(cuda_estimate.HEAD)
+    try:
+        for found in cuda_estimate.estimates(models):
+            click.echo(found.row())
+            for name, seconds in itertools.islice(found.kernels.items(), kernels):
+                click.echo(f"  {seconds * 1e6:8.1f} us {name}", err=True)
+    except MiniTVMError as error:
+        raise click.ClickException(str(error)) from error
 
 
 @main.command("cuda-check")

@@ -15,7 +15,6 @@ import numpy as np
 
 from minitvm.codegen.cuda.machine import WARP
 from minitvm.ir.loop import (
-    Alloc,
     Binary,
     Buffer,
     Cast,
@@ -40,8 +39,9 @@ from minitvm.ir.loop.affine import address, stride_along
 from minitvm.ir.loop.scalar import floor_divide, floor_remainder
 
 Lanes = np.ndarray
-_BANKS, _WORD, _SECTOR, _WIDEST = 32, 4, 32, 16
+_BANKS, _WORD, SECTOR, _WIDEST = 32, 4, 32, 16
 _THREADS = (LoopKind.THREAD_X, LoopKind.THREAD_Y, LoopKind.THREAD_Z)
+_GRID = (LoopKind.BLOCK_X, LoopKind.BLOCK_Y, LoopKind.BLOCK_Z)
 _OPERATORS: Mapping[str, Callable[[Lanes, Lanes], Lanes]] = {
     "add": np.add,
     "sub": np.subtract,
@@ -72,6 +72,10 @@ class Access:
     """Bytes of a lane."""
     waves: int
     least: int
+    times: int
+    """A thread does it so often."""
+    rounds: int
+    """Of the loops around that are not unrolled."""
     in_loop: bool
 
     @property
@@ -84,31 +88,51 @@ class Access:
 
 
 @dataclass(frozen=True)
-class _Inside:
+class Inside:
+    """Where a warp is: the loops around, at their first iteration."""
+
     kernel: str
     values: Mapping[LoopVar, Lanes]
     taken: Lanes
     """Lanes that get here."""
+    times: int = 1
+    """A thread gets here so often."""
+    rounds: int = 1
+    """The same of loops that are not unrolled."""
     in_loop: bool = False
     vector: tuple[LoopVar, int] | None = None
 
 
 def accesses(kernel: Kernel) -> list[Access]:
     """All whose addresses do not depend on data."""
-    return list(_of(kernel.body, _Inside(kernel.name, {}, np.ones(WARP, bool))))
+    return [access for stmt, at in visits(kernel) for access in _of(stmt, at)]
 
 
-def _of(stmt: Stmt, at: _Inside) -> Iterator[Access]:
+def visits(kernel: Kernel) -> Iterator[tuple[Stmt, Inside]]:
+    """Every statement that the first warp of the first block may get to, with where it is."""
+    return _visits(kernel.body, Inside(kernel.name, {}, np.ones(WARP, bool)))
+
+
+def _visits(stmt: Stmt, at: Inside) -> Iterator[tuple[Stmt, Inside]]:
+    yield stmt, at
     match stmt:
         case For():
-            yield from _of(stmt.body, _entered(stmt, at))
+            yield from _visits(stmt.body, _entered(stmt, at))
         case If(condition, then, orelse):
             holds = value_of(condition, at.values)
             holds = at.taken if holds is None else at.taken & holds.astype(bool)
-            yield from _of_expr(condition, at)
-            yield from _of(then, replace(at, taken=holds))
+            yield from _visits(then, replace(at, taken=holds))
             if orelse is not None:
-                yield from _of(orelse, replace(at, taken=at.taken & ~holds))
+                yield from _visits(orelse, replace(at, taken=at.taken & ~holds))
+        case _:
+            for child in stmt_children(stmt):
+                yield from _visits(child, at)
+
+
+def _of(stmt: Stmt, at: Inside) -> Iterator[Access]:
+    match stmt:
+        case If(condition):
+            yield from _of_expr(condition, at)
         case CopyAsync(buffer, index):
             yield from _access(buffer, index, "copy", at)
             found = stmt.source()
@@ -119,56 +143,56 @@ def _of(stmt: Stmt, at: _Inside) -> Iterator[Access]:
             yield from _of_expr(value, at)
         case Ldmatrix(row=Load(buffer, index)):
             yield from _access(buffer, index, "ldmatrix", at)
-        case Alloc(_, body):
-            yield from _of(body, at)
-        case _:
-            for child in stmt_children(stmt):
-                yield from _of(child, at)
 
 
-def _entered(loop: For, at: _Inside) -> _Inside:
+def _entered(loop: For, at: Inside) -> Inside:
     """The first iteration; of threads a warp's."""
     number = np.zeros(WARP, np.int64)
     if loop.kind in _THREADS and isinstance(loop.extent, Const):
         number = np.arange(WARP) % loop.extent.value if loop.kind is LoopKind.THREAD_X else number
         inside = np.arange(WARP) < loop.extent.value if loop.kind is LoopKind.THREAD_X else np.ones(WARP, bool)
         return replace(at, values={**at.values, loop.var: number}, taken=at.taken & inside)
+    if loop.kind in _GRID:
+        return replace(at, values={**at.values, loop.var: number})
     vector = at.vector
     if loop.kind is LoopKind.VECTORIZED and isinstance(loop.extent, Const):
         vector = (loop.var, int(loop.extent.value))
-    is_serial = loop.kind is LoopKind.SERIAL
-    return replace(at, values={**at.values, loop.var: number}, vector=vector, in_loop=at.in_loop or is_serial)
+    extent, is_serial = value_of(loop.extent, at.values), loop.kind is LoopKind.SERIAL
+    trips = 1 if extent is None else int(extent.max())
+    return replace(
+        at,
+        values={**at.values, loop.var: number},
+        vector=vector,
+        in_loop=at.in_loop or is_serial,
+        times=at.times * trips,
+        rounds=at.rounds * (trips if is_serial else 1),
+    )
 
 
-def _of_expr(expr: LoopExpr, at: _Inside) -> Iterator[Access]:
+def _of_expr(expr: LoopExpr, at: Inside) -> Iterator[Access]:
     if isinstance(expr, Load):
         yield from _access(expr.buffer, expr.index, "load", at)
     for child in expr_children(expr):
         yield from _of_expr(child, at)
 
 
-def _access(buffer: Buffer, index: tuple[LoopExpr, ...], what: str, at: _Inside) -> Iterator[Access]:
+def _access(buffer: Buffer, index: tuple[LoopExpr, ...], what: str, at: Inside) -> Iterator[Access]:
     found = None if buffer.scope == "local" else value_of(address(buffer, index).to_expr(), at.values)
     if found is None or not at.taken.any():
         return
     size = int(np.dtype(buffer.dtype).itemsize)
-    width = _width(buffer, index, size, what, at)
+    lanes = at.vector[1] if at.vector else 1
+    stride = stride_along(buffer, index, at.vector[0]) if at.vector else None
+    width = _WIDEST if what == "ldmatrix" else min(_WIDEST, size * lanes) if stride == 1 else size
+    together = width // size if stride == 1 else lanes if stride == 0 else 1
     where = (np.broadcast_to(found, (WARP,)) * size)[at.taken]
     if buffer.scope == "shared":
         waves, least = _shared(where, width, bool(at.taken.all()))
     else:
-        sectors = [np.arange(first // _SECTOR, (first + width - 1) // _SECTOR + 1) for first in where]
+        sectors = [np.arange(first // SECTOR, (first + width - 1) // SECTOR + 1) for first in where]
         bytes_of = len(np.unique(where)) * width
-        waves, least = len(np.unique(np.concatenate(sectors))), -(-bytes_of // _SECTOR)
-    yield Access(at.kernel, buffer, what, width, waves, least, at.in_loop)
-
-
-def _width(buffer: Buffer, index: tuple[LoopExpr, ...], size: int, what: str, at: _Inside) -> int:
-    if what == "ldmatrix":
-        return _WIDEST
-    if at.vector is None or stride_along(buffer, index, at.vector[0]) != 1:
-        return size
-    return min(_WIDEST, size * at.vector[1])
+        waves, least = len(np.unique(np.concatenate(sectors))), -(-bytes_of // SECTOR)
+    yield Access(at.kernel, buffer, what, width, waves, least, -(-at.times // together), at.rounds, at.in_loop)
 
 
 def _shared(where: Lanes, width: int, whole: bool) -> tuple[int, int]:

@@ -1,0 +1,106 @@
+"""``python -m benchmarks cuda-estimate``: machine code is read right, and loops are counted right."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from nvrtc import needs_nvrtc
+
+from benchmarks import cuda_estimate
+from benchmarks.cuda_estimate import Code, bound, disassembler, estimate, machine_code, work
+from minitvm.codegen.cuda.backend import compile_cubin
+from minitvm.codegen.cuda.bind import bind_plain
+from minitvm.codegen.cuda.machine import gpu_model
+from minitvm.codegen.cuda.templates.blocks import launches
+from minitvm.codegen.cuda.templates.product import GpuProduct, Operand
+from minitvm.codegen.cuda.templates.tile import BlockTile, MmaTile
+from minitvm.errors import CompilerError
+from minitvm.ir.loop import Buffer, Kernel, Store
+
+needs_nvdisasm = pytest.mark.skipif(disassembler() is None, reason="nvdisasm is not installed")
+SIZE = 256
+
+
+def product(tile: BlockTile) -> Kernel:
+    """256 x 256 by 256 x 256, in one launch."""
+    a, b, out = (Buffer(name, (SIZE, SIZE), "float32") for name in ("x", "w", "y"))
+    made = GpuProduct(
+        1,
+        SIZE,
+        Operand.of(a, False),
+        Operand.of(b, True),
+        "float32",
+        lambda p, i, j, value: Store(out, (i, j), value),
+        4,
+    )
+    (kernel,) = bind_plain(Kernel("k", (a, b, out), launches(tile, made)))
+    return kernel
+
+
+def test_loops_are_counted_as_a_warp_goes_through_them() -> None:
+    """A thread of 8 x 8 sums multiplies 64 times an element of the depth, of which it gets 16 factors."""
+    found = work(product(BlockTile(128, 128, 16, 8, 8, copied=3)))
+    assert (found.fma, found.mma, found.ahead) == (64 * SIZE, 0, 2)
+    assert found.pieces == SIZE // 16
+    read = SIZE * 2 * 2 * 2  # two vectors of either factor, 2 cycles each as lanes agree
+    stored = (SIZE // 16 + 2) * 2 * 2 * 4  # of either factor two vectors a piece; the first two pieces come before
+    assert found.shared == read + stored
+
+
+def test_products_of_tensor_cores_are_a_warps() -> None:
+    found = work(product(MmaTile(64, 64, 16, 32, 32, products=1)))
+    assert (found.fma, found.mma, found.depth) == (0, (32 // 16) * (32 // 8) * SIZE // 8, 8)
+
+
+def test_a_loop_is_issued_as_often_as_it_has_to_multiply() -> None:
+    code = Code(("S2R", "LDS", "FFMA", "FFMA", "BRA", "STG"), ((1, 4),), 32)
+    assert code.slots(2) == 6
+    assert code.slots(20) == 6 + 9 * 4
+    nested = Code(("S2R", "IADD3", "LDS", "FFMA", "BRA", "BRA"), ((1, 5), (2, 4)), 32)
+    assert nested.slots(10) == 6 + 9 * 3
+
+
+def test_more_of_an_sm_takes_longer_by_what_it_has_most_of() -> None:
+    tile = BlockTile(32, 32, 16, 4, 4, copied=3)
+    machine, kernel = gpu_model("sm_90"), product(tile)
+    few, many = (bound(kernel, Code(("FFMA",) * n, (), 64), machine, 1e5) for n in (100, 1_000_000))
+    assert few.by == "latency" and many.by == "issue" and many.seconds > few.seconds
+    assert bound(kernel, Code(("FFMA",), (), 64), machine, 1e9).by == "memory"
+
+
+@needs_nvrtc
+@needs_nvdisasm
+def test_machine_code_has_functions_loops_and_registers() -> None:
+    source = """
+    extern "C" __global__ void one(const float *x, float *y, int n) {
+        float sum = 0;
+        #pragma unroll 1
+        for (int i = 0; i < n; ++i) sum = fmaf(x[i], x[i], sum);
+        y[threadIdx.x] = sum;
+    }
+    extern "C" __global__ void two(float *y) { y[threadIdx.x] = 1; }
+    """
+    found = machine_code(compile_cubin(source).image)
+    assert {*found} == {"one", "two"}
+    ((first, last),) = found["one"].loops
+    assert "FFMA" in found["one"].instructions[first : last + 1] and not found["two"].loops
+    assert found["one"].slots(100) == len(found["one"].instructions) + 99 * (last + 1 - first)
+    assert found["two"].instructions[-2:] == ("EXIT", "BRA") and 2 <= found["two"].registers <= 16
+
+
+@needs_nvrtc
+@needs_nvdisasm
+def test_a_network_has_an_estimate() -> None:
+    found = estimate("small_residual", 1, "float32")
+    assert found.launches == len(found.kernels) + found.second > 3
+    assert math.isclose(found.seconds, sum(found.bounds.values()), rel_tol=1e-9)
+    assert found.seconds > found.launches * 1.5e-6 and math.isnan(found.floor)
+    assert found.row().startswith("| small_residual b1 float32 |")
+
+
+def test_without_a_disassembler_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_estimate, "disassembler", lambda: None)
+    with pytest.raises(CompilerError, match="nvdisasm is not installed") as caught:
+        machine_code(b"")
+    assert caught.value.hint == "pip install nvidia-cuda-nvdisasm"
