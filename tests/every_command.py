@@ -17,7 +17,7 @@ from onnx import helper, numpy_helper
 
 import minitvm
 from minitvm import models
-from minitvm.cli import building, check, cli, demo, profile, run
+from minitvm.cli import building, check, cli, common, demo, profile, run
 from minitvm.codegen.llvm.backend import LlvmBackend
 from minitvm.driver.kernels import KernelCompiler
 from minitvm.errors import MiniTVMError
@@ -110,6 +110,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Log:
         )
 
     note = lambda *args, **kwargs: log.watch(monkeypatch, *args, **kwargs)  # noqa: E731
+    note(common, "be_quiet", lambda: "quiet", lambda: None)
     note(KernelCompiler, "__init__", built)
     note(KernelCompiler, "_lowered", lambda _, __, group: f"group of {[str(p.type) for p in group.params]}")
     note(PassContext, "__init__", lambda _, level=2, *__, **kwargs: f"level {kwargs.get('opt_level', level)}")

@@ -8,12 +8,14 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import struct
 import subprocess
 import sys
 import warnings
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,8 +25,8 @@ from onnx import parser
 from PIL import Image
 
 import minitvm
-from minitvm.cli import COMMANDS, imported
-from minitvm.cli.common import read_npz
+from minitvm.cli import COMMANDS, building, imported
+from minitvm.cli.common import read_npz, write_npz
 from minitvm.cli.demo import as_seen
 from minitvm.errors import InputError
 
@@ -144,13 +146,83 @@ def test_bench_roofline_has_a_row_for_each_kernel() -> None:
 ROOFLINE = ["nodes", "MFLOP", "MB", "floor us", "predicted us", "measured us", "of peak", "bound by"]
 
 
+def asked(*arguments: str, status: int = 0) -> dict[str, Any]:
+    """What ``--json`` prints, in the shape that all commands share; strict JSON."""
+    done = invoke(*arguments, "--json")
+    assert done.exit_code == status, done.output
+    found = json.loads(done.stdout, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert list(found) == ["minitvm", "command", "subject", "ok", "result"] and found["minitvm"] == minitvm.__version__
+    assert " ".join(arguments).startswith(found["command"]) and found["ok"] is (status == 0)
+    result: dict[str, Any] = found["result"]
+    return result
+
+
 def test_bench_prints_json() -> None:
-    found = json.loads(output("bench", "m.mtvm", "-n", "2", "-t", "1", "--roofline", "--json"))
+    found = asked("bench", "m.mtvm", "-n", "2", "-t", "1", "--roofline")
     assert set(found) == {"machine", "kernels", "total", "run"} and len(found["kernels"]) == 3
     assert sum(row["flops"] for row in found["kernels"]) == found["total"]["flops"] > 0
     assert all(row["nodes"] and row["share_of_peak"] >= 0 for row in found["kernels"])
-    times = json.loads(output("bench", "m.mtvm", "-n", "2", "-t", "1", "--json"))
+    times = asked("bench", "m.mtvm", "-n", "2", "-t", "1")["runtimes"]
     assert set(times) == {"minitvm"} and set(times["minitvm"]) == {"median", "best", "spread"}
+
+
+def test_other_commands_print_json(tmp_path: pathlib.Path) -> None:
+    """The same shape; what JSON has no number for is null."""
+    np.savez(tmp_path / "nan.npz", x=np.full((1, 3, 8, 8), np.nan, np.float32))
+    ran = asked("run", "m.mtvm", "--top", "2", "-i", str(tmp_path / "nan.npz"))["results"]["y"]
+    assert ran["shape"] == [1, 4] and ran["largest"] is None and len(ran["top"]) == 2
+    assert asked("info")["threads"] >= 1
+    assert asked("info", "m.onnx")["nodes"]["Conv"] == 1
+    assert asked("info", "m.mtvm")["inputs"] == [{"name": "x", "type": "Tensor[(1, 3, 8, 8), float32]"}]
+    trials = asked("lab", "levels", "m.onnx", "--rounds", "0", *SHAPE)["trials"]
+    assert [trial["seconds"] for trial in trials] == [None] * 4 and all(trial["bytes"] > 0 for trial in trials)
+    parts = asked("check", "m.onnx", "--levels", "--reduction", "0", *SHAPE)["compared"]
+    assert {row["outcome"] for row in parts} == {"agrees"}
+    rules = asked("lab", "verify", "merge_casts", "--tries", "1", status=1)["rules"]
+    assert rules["merge_casts"]["state"] == "not verified" and rules["merge_casts"]["tried"] == 1
+
+
+def test_arrays_that_fit_no_input_are_named_before_anything_is_compiled(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(building, "compile", lambda *_, **__: pytest.fail("compiled"))
+    for arrays, said in (
+        (
+            {"X": 1.0, "foo": 2.0},
+            r"a\.npz has X, foo, and m\.\w+ no such input\n.*its inputs are: x; did you mean 'x'\?",
+        ),
+        ({}, r"a\.npz has none, and m\.\w+ no such input\n.*its inputs are: x"),
+    ):
+        write_npz(tmp_path / "a.npz", {name: np.asarray(value) for name, value in arrays.items()})
+        for command, model in (("run", "m.onnx"), ("run", "m.mtvm"), ("profile", "m.onnx"), ("view", "m.onnx")):
+            assert re.match(said, refusal(command, model, "-i", str(tmp_path / "a.npz")))
+
+
+def test_quiet_leaves_results_and_errors() -> None:
+    loud, quiet = (run_program("run", "m.onnx", "--top", "1", *more) for more in ((), ("-q",)))
+    assert "a batch of 1" in loud.stderr and quiet.stderr == ""
+    assert quiet.stdout.splitlines()[:-1] == loud.stdout.splitlines()[:-1]
+    assert run_program("run", "-q", "nothing.onnx").stderr == "error: there is no file nothing.onnx\n"
+
+
+def test_help_says_what_concerns_the_command() -> None:
+    """A word about libraries only where one can be given; of a second ``--shape`` only where it makes a library."""
+    for name in ("tune", "check", "explain", "show", "view", "lab orders", "lab levels"):
+        text = " ".join(invoke(*name.split(), "--help").stdout.split())
+        assert "Not beside a library" not in text and "a library for several shapes" not in text, name
+        assert invoke(*name.split(), "m.mtvm", *(["--passes", "A"] if name == "lab orders" else [])).exit_code == 1
+    assert "a library for several shapes" in " ".join(invoke("compile", "--help").stdout.split())
+    assert "draws" in invoke("run", "--help").stdout and "draws" not in invoke("bench", "--help").stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(shell: str) -> None:
+    """As docs/cli.md says; commands and options are completed."""
+    if shell == "bash" and not shutil.which("bash"):
+        pytest.skip("there is no bash")
+    assert "minitvm" in run_program(_MINITVM_COMPLETE=f"{shell}_source").stdout
+    given = {"COMP_WORDS": "minitvm pro", "COMP_CWORD": "pro" if shell == "fish" else "1"}
+    assert "profile" in run_program(_MINITVM_COMPLETE=f"{shell}_complete", **given).stdout
 
 
 # --- show, info ---
@@ -414,7 +486,10 @@ def test_no_name_is_none(option: str, text: str) -> None:
         (("run", "m.onnx", "-O", "4"), "4 is not in the range 0<=x<=3."),
         (("run", "m.onnx", "--seed", "-1"), "-1 is not in the range x>=0."),
         (("run", "m.mtvm", "-t", "99999"), "99999 is not in the range 0<=x<=1024."),
-        (("runn", "m.onnx"), "No such command 'runn'."),
+        (("runn", "m.onnx"), "There is no command 'runn'; did you mean 'minitvm run'?"),
+        (("lab", "verfy", "x"), "There is no command 'verfy'; did you mean 'minitvm lab verify'?"),
+        (("zzz",), "There is no command 'zzz'."),
+        (("m.onnx",), "There is no command 'm.onnx'; a command stands before a model: minitvm run m.onnx"),
         (
             ("show", "m.onnx", "--stage", "wasm"),
             "'wasm' is not one of 'graph', 'plain', 'loops', 'llvm', 'asm', 'cuda'.",

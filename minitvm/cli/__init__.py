@@ -3,6 +3,7 @@
 import importlib
 import io
 import os
+import pathlib
 import signal
 import sys
 import warnings
@@ -11,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from minitvm.config import version
-from minitvm.errors import MiniTVMError, stage
+from minitvm.errors import MiniTVMError, did_you_mean, stage
 
 COMMANDS = {
     "demo": ("demo:demo", "Classify photographs with a model that is included."),
@@ -56,6 +57,18 @@ class LazyGroup(click.Group):
             return None
         return imported(self.table[cmd_name][0])
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """:class:`click.UsageError` where there is no such command, with the one that may be meant."""
+        if args and args[0] not in self.table and not args[0].startswith("-"):
+            before = ctx.command_path
+            near = did_you_mean(args[0], self.table, lambda name: f"'{before} {name}'")
+            if pathlib.Path(args[0]).suffix in (".onnx", ".mtvm"):
+                near = f"a command stands before a model: {before} run {args[0]}"
+            raise click.UsageError(f"There is no command {args[0]!r}{f'; {near}' if near else '.'}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, self.table[name][1]) for name in self.list_commands(ctx)])
@@ -90,6 +103,7 @@ def _complain(text: str, kind: str, style: str) -> None:
     """Text on stderr: wrapped between words on a terminal, never in a file."""
     from minitvm.cli.common import stderr
 
+    stderr.quiet = stderr.quiet and kind != "error"
     stderr.print(f"[{style}]{kind}:[/] ", end="")
     stderr.print(text, markup=False, highlight=False, soft_wrap=not stderr.is_terminal)
 

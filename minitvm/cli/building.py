@@ -14,9 +14,10 @@ import numpy as np
 
 from minitvm.cli.common import compiling, gathered, read_npz
 from minitvm.cli.open_shapes import as_declared, completed, left_open, open_inputs
-from minitvm.cli.options import LIBRARY, PATH, SUFFIX, option
+from minitvm.cli.options import LIBRARY, PATH, SUFFIX, OnnxModel, option
 from minitvm.config import MOST_THREADS
-from minitvm.errors import ConfigError, LibraryError, UnknownValueError
+from minitvm.errors import ConfigError, InputError, LibraryError, UnknownValueError, did_you_mean, listing
+from minitvm.frontend import describe_onnx
 from minitvm.lab.inputs import random_inputs
 from minitvm.models import compile
 from minitvm.ort.declared import with_values
@@ -29,6 +30,7 @@ Command: TypeAlias = Callable[..., Any]
 Decorator: TypeAlias = Callable[[Command], Command]
 
 model = click.argument("model", type=PATH)
+onnx_model = click.argument("model", type=PATH, cls=OnnxModel)
 _target = option(
     "--target", default="llvm", excludes=(LIBRARY,), help="Target string: 'llvm -mcpu=skylake-avx512', 'cuda', ..."
 )
@@ -49,13 +51,12 @@ inputs = option(
     excludes=("--generate",),
     help="An .npz with an array per input; random ones by default.",
 )
-seed = option(
-    "--seed",
-    type=click.IntRange(0),
-    default=0,
-    excludes=("--inputs", "--no-run"),
-    help="Seed of the random inputs, and of draws.",
-)
+
+
+def seed(more: str = "") -> Decorator:
+    """``more``: what else is drawn."""
+    kind, text = click.IntRange(0), f"Seed of the random inputs{more}."
+    return option("--seed", type=kind, default=0, excludes=("--inputs", "--no-run"), help=text)
 
 
 def threads(*excludes: str) -> Decorator:
@@ -87,15 +88,15 @@ def _numbers(text: str) -> np.ndarray:
     return np.array([ast.literal_eval(n) for n in text.split(",")] if text else [])
 
 
-_shapes = option(
-    "--shape",
-    "shapes",
-    type=Named("DIMS", _dims, "data:1x3x224x224"),
-    multiple=True,
-    excludes=("--generate",),
-    help="Shape of an input whose dimensions the model leaves open, such as data:1x3x224x224; needed where more than a"
-    " batch is open.  Repeatable; of one input again,"
-    " a library for several shapes, the first of each input with the first of the others.",
+def shapes(more: str = "") -> Decorator:
+    """``more``: what the same input again is for."""
+    open_dims = "Shape of an input whose dimensions the model leaves open, such as data:1x3x224x224; needed where more"
+    text, kind = f"{open_dims} than a batch is open.  Repeatable{more}.", Named("DIMS", _dims, "data:1x3x224x224")
+    return option("--shape", "shapes", type=kind, multiple=True, excludes=("--generate",), help=text)
+
+
+several_shapes = shapes(
+    "; of one input again, a library for several shapes, the first of each input with the first of the others"
 )
 
 
@@ -144,10 +145,20 @@ trusted_keys = option(
 )
 
 
-def require_model(path: Path) -> None:
-    """:class:`ConfigError` where a model's way is asked of a library."""
-    if path.suffix == SUFFIX:
-        raise ConfigError("a library keeps its code, not the way to it", hint="give the .onnx file it was made from")
+def input_names(library: Library) -> list[str]:
+    """What a library is run on, and what it was compiled for values of."""
+    graph = library.graph
+    names = (graph.nodes[i].name for i in graph.arg_nodes)
+    return [*(name for name in names if name not in library.params), *library.artifact.values]
+
+
+def require_inputs(path: Path, feeds: Mapping[str, np.ndarray], model: Path, names: Sequence[str]) -> None:
+    """:class:`InputError` where a file has arrays for no input, before anything is compiled for them."""
+    unknown = [name for name in gathered(feeds, names) if name not in names]
+    if unknown or not feeds:
+        near = did_you_mean(unknown[0], names) if unknown else None
+        hint = f"its inputs are: {listing(names)}{f'; {near}' if near else ''}"
+        raise InputError(f"{path.name} has {listing(unknown)}, and {model.name} no such input", hint=hint)
 
 
 @dataclass(frozen=True)
@@ -178,9 +189,14 @@ class Chosen:
 
     def opened(self, model: Path, inputs: Path | None, **how: Any) -> tuple[Library, dict[str, np.ndarray] | None]:
         """The library, and the arrays of a file, if any: open inputs have their shapes where none are given."""
-        feeds = read_npz(inputs) if inputs else None
-        if feeds is None or model.suffix == SUFFIX:
-            return self.library(model, feeds=feeds, **how), feeds
+        if inputs is None:
+            return self.library(model, **how), None
+        feeds = read_npz(inputs)
+        if model.suffix == SUFFIX:
+            library = self.library(model, feeds=feeds, **how)
+            require_inputs(inputs, feeds, model, input_names(library))
+            return library, feeds
+        require_inputs(inputs, feeds, model, [v.name for v in describe_onnx(model).inputs])
         named = {v.name: list(feeds[v.name].shape) for v in open_inputs(model) if v.name in feeds}
         return replace(self, several=({**named, **self.shapes},)).library(model, feeds=feeds, **how), feeds
 
@@ -268,7 +284,7 @@ _COMPILING: dict[str, Decorator | None] = {
     "target": _target,
     "opt_level": opt_level,
     "threads": threads(),
-    "shapes": _shapes,
+    "shapes": shapes(),
     "values": _values,
     "config": _config,
 }

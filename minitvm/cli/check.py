@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from minitvm.cli import building, common
 from minitvm.cli.common import say
-from minitvm.cli.options import PATH, command, option
+from minitvm.cli.options import PATH, as_json, command, option
 from minitvm.lab.check_all import PARTS, REDUCTION
 from minitvm.lab.check_all import check as prove
 from minitvm.lab.check_oracles import ORACLES
+from minitvm.lab.check_result import Checked
 
 
 @command()
-@building.model
+@building.onnx_model
 @option("--against", type=click.Choice(ORACLES), default="reference", help="Who knows the results.")
 @option("--passes", is_flag=True, help="The module before and after every pass.")
 @option("--kernels", is_flag=True, help="Every kernel beside its operators, on 1 to 3 threads.")
@@ -30,9 +32,11 @@ from minitvm.lab.check_oracles import ORACLES
     default=REDUCTION,
     help="Seconds for making one finding small; 0: not at all.",
 )
+@as_json
 @building.compiles()
 def check(
     model: Path,
+    as_json: bool,
     against: str,
     use: Path | None,
     output: Path | None,
@@ -54,7 +58,6 @@ def check(
       minitvm check resnet18.onnx --against onnxruntime --levels
       minitvm check resnet18.onnx --use my_passes.py -o found
     """
-    building.require_model(model)
     common.output_folder(output)
     asked = [part for part, wanted in {**parts, "threads": teams}.items() if wanted]
     imported = ["import"] if against == "onnxruntime" else []
@@ -68,5 +71,21 @@ def check(
         output=output,
         reduction=reduction,
     )
-    say(f"{model.name}, {found}")
+    _say(found, model, as_json)
     sys.exit(0 if found.ok else 1)
+
+
+def _say(found: Checked, model: Path, as_json: bool) -> None:
+    if as_json:
+        common.say_json(_form(found), model, found.ok)
+    else:
+        say(f"{model.name}, {found}")
+
+
+def _form(found: Checked) -> dict[str, Any]:
+    compared = [{"part": c.part, "what": c.what, "outcome": c.outcome.value, "said": c.said} for c in found.compared]
+    findings = [
+        {"part": f.part, "guilty": f.guilty, "message": f.message, "module": str(f.module), "file": f.path}
+        for f in found.findings
+    ]
+    return {"compared": compared, "findings": findings, "seconds": found.seconds}

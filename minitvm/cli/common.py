@@ -4,6 +4,8 @@ where nobody watches."""
 from __future__ import annotations
 
 import io
+import json
+import math
 import os
 import sys
 import zipfile
@@ -12,10 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import click
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from minitvm.config import version
 from minitvm.errors import ConfigError, InputError, no_file
 from minitvm.lab.bars import in_terminal
 
@@ -43,6 +47,32 @@ OnProgress = Callable[[int, int, str], None]
 def say(text: str) -> None:
     """Text as it is; a long line is the terminal's to wrap."""
     stdout.print(text, soft_wrap=True)
+
+
+def be_quiet() -> None:
+    """No notes, warnings and bars: what stdout gets is said, and errors."""
+    stderr.quiet = True
+
+
+def say_json(result: Mapping[str, Any], subject: object = None, ok: bool = True) -> None:
+    """What ``--json`` prints, of every command: who says it, of what, whether all is well, and the command's own
+    ``result``.  Seconds and bytes; numbers that JSON has none of are ``null``."""
+    command = click.get_current_context().command_path.partition(" ")[2]
+    about = None if subject is None else str(subject)
+    form = {"minitvm": version(), "command": command, "subject": about, "ok": ok, "result": result}
+    say(json.dumps(_plain(form), indent=1, ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    """Of numpy's values Python's, of what JSON has no number for nothing."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple, set, np.ndarray)):
+        return [_plain(one) for one in value]
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
 
 
 @contextmanager

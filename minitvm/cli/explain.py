@@ -13,7 +13,7 @@ from minitvm.lab.explanation import explain as explained
 
 
 @command()
-@building.model
+@building.onnx_model
 @option("--kernel", metavar="KERNEL", help="Why a kernel is as it is.")
 @option("--node", metavar="NODE", excludes=("--kernel",), help="What became of a node of the model.")
 @option(
@@ -38,6 +38,5 @@ def explain(model: Path, kernel: str | None, node: str | None, pass_name: str | 
     """
     if (kernel, node, pass_name) == (None, None, None):
         raise click.UsageError("give one of --kernel, --node and --pass")
-    building.require_model(model)
     library = chosen.library(model, trace=pass_name is not None)
     say(str(explained(library, kernel=kernel, node=node, pass_name=pass_name)))

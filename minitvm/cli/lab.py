@@ -5,21 +5,25 @@ from __future__ import annotations
 import importlib.resources
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from rich.table import Table
 
 from minitvm.cli import LazyGroup, building, common
 from minitvm.cli.common import say, stdout, table
-from minitvm.cli.options import PATH, command, option
+from minitvm.cli.options import PATH, OnnxModel, as_json, command, option
 from minitvm.errors import ConfigError
-from minitvm.lab.ordering import Experiment, Trial
+from minitvm.lab.ordering import COLUMNS, Experiment, Trial
 from minitvm.lab.ordering import levels as try_levels
 from minitvm.lab.ordering import orders as try_orders
 from minitvm.lab.pictures import kind_of
 from minitvm.lab.user_files import names_of
 from minitvm.passes.manager import closest
 from minitvm.passes.rule import Rule
+
+if TYPE_CHECKING:
+    from minitvm.lab.rule_check import Verdict
 
 COMMANDS = {
     "orders": ("lab:orders", "Try every order of some passes: kernels, bytes, time, and whether results agree."),
@@ -47,7 +51,7 @@ def lab() -> None:
     """
 
 
-_model = click.argument("model", type=PATH, required=False)
+_model = click.argument("model", type=PATH, required=False, cls=OnnxModel)
 _rounds = option("--rounds", default=5, type=click.IntRange(0), help="Turns of a few runs; 0: nothing is timed.")
 _csv = option("--csv", "csv_path", type=PATH, help="File for the figures, in bytes and seconds.")
 _plot = option("--plot", type=PATH, help="File for a picture of time and bytes (needs matplotlib).")
@@ -59,9 +63,16 @@ _plot = option("--plot", type=PATH, help="File for a picture of time and bytes (
 @_rounds
 @_csv
 @_plot
+@as_json
 @building.compiles()
 def orders(
-    model: Path | None, passes: str, rounds: int, csv_path: Path | None, plot: Path | None, chosen: building.Chosen
+    model: Path | None,
+    passes: str,
+    rounds: int,
+    csv_path: Path | None,
+    plot: Path | None,
+    as_json: bool,
+    chosen: building.Chosen,
 ) -> None:
     """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) with --passes in every order, each in
     the places that they have in the default pipeline; run all on the same random inputs.
@@ -79,7 +90,7 @@ def orders(
     with common.compiling("orders") as progress:
         how: dict[str, Any] = {"opt_level": chosen.opt_level, "rounds": rounds, "on_progress": progress}
         found = try_orders(passes=names, **how, **given)
-    show(found, csv_path, plot)
+    show(found, csv_path, plot, as_json)
 
 
 @command()
@@ -87,15 +98,18 @@ def orders(
 @_rounds
 @_csv
 @_plot
+@as_json
 @building.compiles(opt_level=None)
-def levels(model: Path | None, rounds: int, csv_path: Path | None, plot: Path | None, chosen: building.Chosen) -> None:
+def levels(
+    model: Path | None, rounds: int, csv_path: Path | None, plot: Path | None, as_json: bool, chosen: building.Chosen
+) -> None:
     """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) at all levels, and run all on the same
     random inputs; columns as those of 'minitvm lab orders'.
     """
     given = subject(model, chosen, csv_path, plot)
     with common.compiling("levels") as progress:
         found = try_levels(rounds=rounds, on_progress=progress, **given)
-    show(found, csv_path, plot)
+    show(found, csv_path, plot, as_json)
 
 
 @command()
@@ -103,7 +117,8 @@ def levels(model: Path | None, rounds: int, csv_path: Path | None, plot: Path | 
 @option("--all", "every", is_flag=True, excludes=("RULE...",), help="All rules of minitvm's passes.")
 @option("--tries", default=6000, type=click.IntRange(1), help="Expressions that are begun.")
 @option("--seed", type=click.IntRange(0), default=0, help="Seed of what is drawn.")
-def verify(rules: tuple[str, ...], every: bool, tries: int, seed: int) -> None:
+@as_json
+def verify(rules: tuple[str, ...], every: bool, tries: int, seed: int, as_json: bool) -> None:
     """Try each RULE on small expressions that its pattern admits, of all dtypes, ranks and layouts, and hold results
     beside each other: exact rules to the bit. RULE is a rule of a pass of minitvm's, or FILE.py:NAME; of a file alone,
     all of its rules.
@@ -121,9 +136,19 @@ def verify(rules: tuple[str, ...], every: bool, tries: int, seed: int) -> None:
     verdicts = []
     for rule in chosen:
         verdicts.append(verify_rule(rule, tries, seed))
-        say(str(verdicts[-1]))
-    if not all(verdict.holds for verdict in verdicts):
+        if not as_json:
+            say(str(verdicts[-1]))
+    holds = all(verdict.holds for verdict in verdicts)
+    if as_json:
+        common.say_json({"rules": {verdict.rule.name: _form(verdict) for verdict in verdicts}}, ok=holds)
+    if not holds:
         sys.exit(1)
+
+
+def _form(verdict: Verdict) -> dict[str, Any]:
+    counts = {name: getattr(verdict, name) for name in ("tried", "drawn", "matched", "fired", "compared", "declined")}
+    shown = None if verdict.counterexample is None else str(verdict.counterexample)
+    return {"state": verdict.state, "why": verdict.why, **counts, "counterexample": shown}
 
 
 def _rules(names: tuple[str, ...], every: bool) -> list[Rule]:
@@ -156,7 +181,8 @@ def _of_file(place: str) -> list[Rule]:
 @click.argument("what", metavar="PASS")
 @option("--tests", multiple=True, help="Argument of pytest, such as a file.  Repeatable.")
 @option("-j", "--jobs", type=click.IntRange(0), default=0, help="Processes at a time; 0: one a core.")
-def mutate(what: str, tests: tuple[str, ...], jobs: int) -> None:
+@as_json
+def mutate(what: str, tests: tuple[str, ...], jobs: int, as_json: bool) -> None:
     """Run the tests of PASS (or of a FILE.py) with one of its preconditions gone after another: a guard that declines,
     or an operand of an "and". No file is changed. Prints those that no test misses; exit status 1 where there are any.
 
@@ -171,11 +197,14 @@ def mutate(what: str, tests: tuple[str, ...], jobs: int) -> None:
 
     with common.compiling(f"mutants of {what}") as progress:
         found = run_mutants(what, tests, jobs, on_progress=progress)
-    rows = table("line", "precondition", "without it")
-    for outcome in found.outcomes:
-        rows.add_row(f"{found.path.name}:{outcome.line}", outcome.removed, outcome.how)
-    stdout.print(rows)
-    say(f"{len(found.survivors)} of {len(found.outcomes)} preconditions are missed by no test")
+    if as_json:
+        common.say_json({"preconditions": [vars(outcome) for outcome in found.outcomes]}, what, not found.survivors)
+    else:
+        rows = table("line", "precondition", "without it")
+        for outcome in found.outcomes:
+            rows.add_row(f"{found.path.name}:{outcome.line}", outcome.removed, outcome.how)
+        stdout.print(rows)
+        say(f"{len(found.survivors)} of {len(found.outcomes)} preconditions are missed by no test")
     if found.survivors:
         sys.exit(1)
 
@@ -188,7 +217,6 @@ def included() -> Path:
 def subject(model: Path | None, chosen: building.Chosen, csv_path: Path | None, plot: Path | None) -> dict[str, Any]:
     """What the shared options say of a model; of the one that is included, where none is given."""
     path = model or included()
-    building.require_model(path)
     for one in filter(None, (csv_path, plot)):
         common.output(one, path)
     if plot is not None:
@@ -196,24 +224,32 @@ def subject(model: Path | None, chosen: building.Chosen, csv_path: Path | None, 
     return {"model": path, **chosen.of(path)}
 
 
-def show(found: Experiment, csv_path: Path | None, plot: Path | None) -> None:
-    figures = ("kernels", "MB", "memory MB", "predicted ms", "median ms", "spread")
-    rows = table("way", *figures, "results", title=found.title)
-    for trial in found.trials:
-        rows.add_row(*_cells(trial))
-    stdout.print(rows)
+def show(found: Experiment, csv_path: Path | None, plot: Path | None, as_json: bool) -> None:
+    """A table, or all in one JSON object; files beside it."""
+    note = (lambda _: None) if as_json else say
+    if as_json:
+        trials = [
+            dict(zip(COLUMNS, (None if v == "" else v for v in trial.row), strict=True)) for trial in found.trials
+        ]
+        common.say_json({"trials": trials}, found.title, found.agree)
+    else:
+        stdout.print(_rows(found))
     if csv_path is not None:
-        written(csv_path, found.csv())
+        csv_path.write_text(found.csv(), encoding="utf-8")
+        note(f"{csv_path}: the figures")
     if plot is not None:
         found.plot(plot)
-        say(f"{plot}: the picture")
+        note(f"{plot}: the picture")
     if not found.agree:
         sys.exit(1)
 
 
-def written(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-    say(f"{path}: the figures")
+def _rows(found: Experiment) -> Table:
+    figures = ("kernels", "MB", "memory MB", "predicted ms", "median ms", "spread")
+    rows = table("way", *figures, "results", title=found.title)
+    for trial in found.trials:
+        rows.add_row(*_cells(trial))
+    return rows
 
 
 def _cells(trial: Trial) -> list[str]:

@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 import click
 from click.core import ParameterSource
 
+from minitvm.cli import common
+from minitvm.errors import ConfigError
+
 SUFFIX = ".mtvm"
 LIBRARY = "a library"
 """A MODEL that is one, among what an option needs or excludes."""
@@ -46,14 +49,35 @@ class Option(click.Option):
         return ""
 
 
+class OnnxModel(click.Argument):
+    """A MODEL that is no library: :class:`ConfigError` for one."""
+
+    def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
+        path = super().type_cast_value(ctx, value)
+        if path is not None and path.suffix == SUFFIX:
+            raise ConfigError(
+                "a library keeps its code, not the way to it", hint="give the .onnx file it was made from"
+            )
+        return path
+
+
+def _be_quiet(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    if value:
+        common.be_quiet()
+
+
+_QUIET: dict[str, Any] = {"is_flag": True, "expose_value": False, "callback": _be_quiet}
+
+
 class Command(click.Command):
-    """A command that refuses its idle options before anything runs."""
+    """A command that refuses its idle options before anything runs; with ``-q``, which all have."""
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.own = [param for param in self.params if isinstance(param, Option)]
         for option in self.own:
             option.help = f"{option.help}{option.note(self)}"
+        self.params.append(Option(["-q", "--quiet"], **_QUIET, help="Print results and errors only."))
 
     def invoke(self, ctx: click.Context) -> Any:
         for problem in filter(None, (option.why_idle(ctx) for option in self.own)):
@@ -62,9 +86,10 @@ class Command(click.Command):
 
 
 def parameter(command: click.Command, condition: str) -> click.Parameter | None:
-    """The one that a condition names, if the command has it."""
+    """The one that a condition names, if the command has it, and takes libraries where it is of those."""
     name = "MODEL" if condition == LIBRARY else condition.partition(" ")[0]
-    return next((p for p in command.params if name in (*p.opts, *p.secondary_opts, p.human_readable_name)), None)
+    found = (p for p in command.params if name in (*p.opts, *p.secondary_opts, p.human_readable_name))
+    return next((p for p in found if condition != LIBRARY or not isinstance(p, OnnxModel)), None)
 
 
 def _given(ctx: click.Context, condition: str) -> str:
@@ -86,6 +111,10 @@ def _given(ctx: click.Context, condition: str) -> str:
 def option(*names: str, **settings: Any) -> Callable[[Function], Function]:
     """``click.option``, with ``needs`` and ``excludes``; help shows a default where there is one."""
     return click.option(*names, cls=Option, **{"show_default": settings.get("default") is not None, **settings})
+
+
+AS_JSON = "Print one JSON object, with seconds and bytes, in place of text."
+as_json = option("--json", "as_json", is_flag=True, help=AS_JSON)
 
 
 def command(name: str | None = None, cls: type[Command] = Command) -> Callable[[Callable[..., Any]], Command]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import click
 
 from minitvm.cli import building, common
 from minitvm.cli.common import say
-from minitvm.cli.options import PATH, command, option
+from minitvm.cli.options import PATH, as_json, command, option
 from minitvm.lab.profiling import Profile, profile_module
 from minitvm.runtime.executor import GraphModule
 
@@ -23,8 +22,8 @@ from minitvm.runtime.executor import GraphModule
 @option("--warmup", type=click.IntRange(0), default=3, help="Runs before that are not.")
 @option("--top", type=click.IntRange(1), excludes=("--json",), help="Print the N kernels that take longest.")
 @option("--trace", type=PATH, help="File for the threads' timeline, as Perfetto and Chrome read it.")
-@option("--json", "as_json", is_flag=True, help="Print JSON, times in seconds, in place of a table.")
-@building.seed
+@as_json
+@building.seed()
 @building.device
 @building.compiles()
 @building.trusted_keys
@@ -62,7 +61,10 @@ def profile(
     found = measured(module, given, model.name, repeats, warmup)
     if trace is not None:
         found.save_trace(trace)
-    say(json.dumps(found.form, indent=1) if as_json else found.text(top))
+    if as_json:
+        common.say_json(found.form, model)
+    else:
+        say(found.text(top))
 
 
 def measured(module: GraphModule, feeds: Mapping[str, Any], title: str, repeats: int, warmup: int = 3) -> Profile:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from rich.table import Table
 from minitvm.cli import building, common
 from minitvm.cli.common import say, stdout, table
 from minitvm.cli.generate import generate
-from minitvm.cli.options import LIBRARY, PATH, SUFFIX, command, option
+from minitvm.cli.options import AS_JSON, LIBRARY, PATH, SUFFIX, as_json, command, option
 from minitvm.driver import backend_for
 from minitvm.driver.roofline import roofline_of
 from minitvm.errors import ConfigError
@@ -32,7 +31,7 @@ from minitvm.target import Rates
 @command("compile")
 @building.model
 @option("-o", "--output", type=PATH, help="File to write; MODEL with .mtvm by default.")
-@building.compiles(threads=building.threads(LIBRARY))
+@building.compiles(threads=building.threads(LIBRARY), shapes=building.several_shapes)
 @option("--sign", type=PATH, help="Private Ed25519 key (PEM) to sign the library with.")
 @option("--strict", is_flag=True, excludes=(LIBRARY,), help="Refuse models with operators that would run in Python.")
 def compile_command(model: Path, output: Path | None, chosen: building.Chosen, sign: Path | None, strict: bool) -> None:
@@ -60,7 +59,7 @@ def compile_command(model: Path, output: Path | None, chosen: building.Chosen, s
 
 
 @command()
-@building.model
+@building.onnx_model
 @option("-o", "--output", type=PATH, help="File of records to go on with; MODEL with .jsonl by default.")
 @option("--budget", default=600.0, help="Seconds to spend.")
 @option("-n", "--trials", type=click.IntRange(1), default=8, help="Ways to try for a kernel.")
@@ -77,7 +76,6 @@ def tune(model: Path, output: Path | None, budget: float, trials: int, chosen: b
       minitvm tune resnet18.onnx --target 'cuda -arch=sm_80' --config cuda.allow_tf32=true
       minitvm compile resnet18.onnx --threads 1 --config minitvm.records=resnet18.jsonl
     """
-    building.require_model(model)
     path = common.output(output or common.beside(model, ".jsonl"), model)
     how = {**chosen.of(model), "opt_level": chosen.opt_level, "budget": budget, "most": trials}
     with common.compiling(f"tuning {model.name}") as progress:
@@ -101,8 +99,9 @@ _TEXT = ("--generate",)
 @building.model
 @building.inputs
 @option("-o", "--outputs", type=PATH, excludes=_TEXT, help="An .npz to write the results to.")
-@building.seed
+@building.seed(", and of what --generate draws")
 @option("--top", type=click.IntRange(1), excludes=_TEXT, help="Print the N largest values of each result, and where.")
+@option("--json", "as_json", is_flag=True, excludes=(*_TEXT, "--profile"), help=AS_JSON)
 @option("--profile", is_flag=True, excludes=_TEXT, help="Run kernel by kernel and print a table of their times.")
 @option("--trace", type=PATH, needs="--profile", help="Folder for graph.json and trace.json.")
 @option("--generate", "prompt", metavar="TEXT", help="Write what a decoder says after TEXT.")
@@ -120,6 +119,7 @@ def run(
     outputs: Path | None,
     seed: int,
     top: int | None,
+    as_json: bool,
     profile: bool,
     trace: Path | None,
     device: int,
@@ -150,8 +150,7 @@ def run(
         module = GraphModuleDebug(module.instance, graph_json=library.graph_json, dump_root=trace)
     [seconds] = timed(lambda: module.run(feeds))
     results = _results(module, library)
-    _describe(results, top)
-    stdout.print(f"first run: {seconds * 1e3:.2f} ms")
+    _say(results, seconds, top or 0, model if as_json else None)
     if outputs is not None:
         common.write_npz(outputs, results)
 
@@ -172,20 +171,37 @@ def _named(name: str, value: Any) -> Iterator[tuple[str, np.ndarray]]:
         yield name, array.astype(str) if array.dtype == object else array
 
 
-def _describe(results: dict[str, np.ndarray], top: int | None) -> None:
-    rows = table("result", "shape", "dtype", "smallest", "mean", "largest")
+_FIGURES: Mapping[str, Callable[[np.ndarray], Any]] = {"smallest": np.min, "mean": np.mean, "largest": np.max}
+
+
+def _form_of(array: np.ndarray, top: int) -> dict[str, Any]:
+    known = array.size and array.dtype.kind != "U"
+    figures = {name: f(array) if known else None for name, f in _FIGURES.items()}
+    most = [{"index": where, "value": value} for where, value in _largest(array, top)] if known else []
+    return {"shape": array.shape, "dtype": str(array.dtype), **figures, **({"top": most} if top else {})}
+
+
+def _largest(array: np.ndarray, top: int) -> list[tuple[list[int], Any]]:
+    flat = array.ravel()
+    order = np.argsort(-flat, kind="stable")[:top]
+    return [([int(n) for n in np.unravel_index(i, array.shape)], flat[i]) for i in order]
+
+
+def _say(results: Mapping[str, np.ndarray], seconds: float, top: int, of: Path | None) -> None:
+    """In a table; as JSON ``of`` a model, where there is one."""
+    if of is not None:
+        common.say_json({"results": {n: _form_of(a, top) for n, a in results.items()}, "seconds": seconds}, of)
+        return
+    rows = table("result", "shape", "dtype", *_FIGURES)
     for name, array in results.items():
-        known = array.size and array.dtype.kind != "U"
-        figures = [f"{f(array):.6g}" if known else "-" for f in (np.min, np.mean, np.max)]
+        form = _form_of(array, 0)
+        figures = ("-" if form[figure] is None else f"{form[figure]:.6g}" for figure in _FIGURES)
         rows.add_row(name, str(array.shape), str(array.dtype), *figures)
     stdout.print(rows)
-    for name, array in results.items() if top else ():
-        if array.dtype.kind == "U":
-            continue
-        flat = array.ravel()
-        for index in np.argsort(-flat, kind="stable")[:top]:
-            where = tuple(int(i) for i in np.unravel_index(index, array.shape))
-            stdout.print(f"  {name}{list(where)} = {flat[index]:.6g}")
+    for name, array in results.items():
+        for where, value in _largest(array, top) if array.dtype.kind != "U" else ():
+            stdout.print(f"  {name}{where} = {value:.6g}")
+    stdout.print(f"first run: {seconds * 1e3:.2f} ms")
 
 
 Run = Callable[[], object]
@@ -194,7 +210,7 @@ Run = Callable[[], object]
 @command()
 @building.model
 @option("--roofline", is_flag=True, help="Time kernel by kernel, and say what bounds each.")
-@option("--json", "as_json", is_flag=True, help="Print JSON, times in seconds, in place of tables.")
+@as_json
 @option(
     "--against",
     type=click.Choice(["onnxruntime"]),
@@ -202,7 +218,7 @@ Run = Callable[[], object]
     help="A runtime to time side by side (installed apart).",
 )
 @option("-n", "--rounds", type=click.IntRange(1), default=10, help="Turns of each runtime.")
-@building.seed
+@building.seed()
 @building.device
 @building.compiles()
 @building.trusted_keys
@@ -239,18 +255,18 @@ def bench(
     module, feeds = chosen.executor(library, None, seed, device)
     if roofline:
         found = _roofline(library, module, feeds, rounds)
-        _show(found.form, as_json, _rows(found), f"{model.name}: {_machine(found.rates)}")
+        _show(model, found.form, as_json, _rows(found), f"{model.name}: {_machine(found.rates)}")
         return
     runs: dict[str, Run] = {"minitvm": lambda: _run(module, feeds)}
     runs |= {against: _onnxruntime(model, feeds, chosen.threads or 0)} if against else {}
     times = side_by_side(runs, rounds)
     title = f"{model.name}: {'loaded' if model.suffix == SUFFIX else 'compiled'} in {seconds:.2f} s"
-    _show(_form(times), as_json, _table(times), title)
+    _show(model, {"runtimes": _form(times), "opened": seconds}, as_json, _table(times), title)
 
 
-def _show(form: dict[str, Any], as_json: bool, rows: Table, title: str) -> None:
+def _show(model: Path, form: dict[str, Any], as_json: bool, rows: Table, title: str) -> None:
     if as_json:
-        say(json.dumps(form, indent=1))
+        common.say_json(form, model)
     else:
         stdout.print(title)
         stdout.print(rows)

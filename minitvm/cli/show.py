@@ -12,16 +12,15 @@ from typing import Any
 import click
 
 from minitvm import config
-from minitvm.cli import building
+from minitvm.cli import building, common
 from minitvm.cli.common import say, stdout, table
-from minitvm.cli.options import PATH, SUFFIX, command, option
+from minitvm.cli.options import PATH, SUFFIX, as_json, command, option
 from minitvm.codegen.backend import backend_of, stages
 from minitvm.driver import BuildReport, KernelReport, PassStep
 from minitvm.frontend import describe_onnx, supported_operators
 from minitvm.lab.differences import difference
 from minitvm.models import why_specialised
 from minitvm.runtime.cache import KernelCache
-from minitvm.runtime.graph import CpuTag
 from minitvm.runtime.library import load
 from minitvm.target import Target
 
@@ -30,7 +29,7 @@ _KERNELS = ("--stage", "--kernel")
 
 
 @command()
-@building.model
+@building.onnx_model
 @option("--stage", type=click.Choice(_STAGES), excludes=("--kernel list",), help="What to print; 'graph' unless given.")
 @option("--kernel", metavar="NAME", help="One kernel only; 'list' names them with nodes and templates.")
 @option(
@@ -94,7 +93,6 @@ def show(model: Path, chosen: building.Chosen, **asked: Any) -> None:
       minitvm show resnet18.onnx --why resnetv15_conv0_fwd
       minitvm show decoder.onnx --schedule fused_tensor_scatter
     """
-    building.require_model(model)
     report = chosen.library(model, trace=True).report
     assert report is not None
     for text in _texts(report, **asked):
@@ -146,80 +144,101 @@ def _changed(steps: list[PassStep]) -> list[PassStep]:
 
 @command()
 @click.argument("model", type=PATH, required=False)
-def info(model: Path | None) -> None:
+@as_json
+def info(model: Path | None, as_json: bool) -> None:
     """Describe this installation, or MODEL: inputs, outputs, operators (.onnx); origin, target, memory (.mtvm).
 
     \b
     Examples:
       minitvm info
       minitvm info resnet18.onnx
-      minitvm info resnet18.mtvm
+      minitvm info resnet18.mtvm --json
     """
-    rows = _installation() if model is None else _library(model) if model.suffix == SUFFIX else _model(model)
+    form = _installation() if model is None else _library(model) if model.suffix == SUFFIX else _model(model)
+    if as_json:
+        common.say_json(form, model)
+        return
     shown = table()
-    for row in rows:
-        shown.add_row(*row)
+    for name, value in form.items():
+        for text in _lines(name, value):
+            shown.add_row(_TITLES.get(name, name), text)
     stdout.print(shown)
 
 
-def _installation() -> list[tuple[str, str]]:
+_TITLES = {"inputs": "input", "outputs": "output"}
+"""What stands before each of several, where that is another word."""
+
+
+def _lines(name: str, value: Any) -> Iterator[str]:
+    """What is shown of a value: a line, or one for each of several."""
+    if name in ("inputs", "outputs", "in Python", "for"):
+        yield from (f"{one['name']}: {one['type']}" if isinstance(one, dict) else str(one) for one in value)
+    elif isinstance(value, dict):
+        yield ", ".join(f"{key} {one}" for key, one in value.items()) or "none"
+    elif name == "caches":
+        yield ", ".join(f"L{n} {nbytes // 1024:,} KiB" for n, nbytes in enumerate(value, 1))
+    elif name == "predicted":
+        yield f"{value * 1e3:.3f} ms on one thread"
+    else:
+        yield f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _installation() -> dict[str, Any]:
     backend = backend_of(Target.parse("llvm"), config.resolve_threads(None))
     cpu, machine = backend.made_for, backend.machine
     cache = KernelCache(config.cache_dir())
     unused = f" (not used: {cache.refusal})" if cache.refusal else ""
     packages = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("numpy", "llvmlite", "onnx"))
-    variables = [(v.name, f"{config.read(v.name) or '(empty)'}: {v.meaning}") for v in config.VARIABLES.values()]
-    return [
-        ("minitvm", config.version()),
-        ("Python", f"{platform.python_version()}, {packages}"),
-        ("CPU", f"{cpu.name} ({cpu.triple})"),
-        ("vectors", f"{machine.vector_registers} registers of {machine.vector_bytes} bytes"),
-        ("caches", _caches(cpu)),
-        ("threads", str(machine.threads)),
-        ("kernel cache", f"{cache.folder}{unused}" if cache.folder else "off"),
-        ("ONNX operators", str(len(supported_operators()))),
-        *variables,
-    ]
+    variables = {v.name: f"{config.read(v.name) or '(empty)'}: {v.meaning}" for v in config.VARIABLES.values()}
+    return {
+        "minitvm": config.version(),
+        "Python": f"{platform.python_version()}, {packages}",
+        "CPU": f"{cpu.name} ({cpu.triple})",
+        "vectors": f"{machine.vector_registers} registers of {machine.vector_bytes} bytes",
+        "caches": cpu.caches,
+        "threads": machine.threads,
+        "kernel cache": f"{cache.folder}{unused}" if cache.folder else "off",
+        "ONNX operators": len(supported_operators()),
+        **variables,
+    }
 
 
-def _caches(cpu: CpuTag) -> str:
-    return ", ".join(f"L{n} {nbytes // 1024:,} KiB" for n, nbytes in enumerate(cpu.caches, 1))
-
-
-def _library(path: Path) -> list[tuple[str, str]]:
+def _library(path: Path) -> dict[str, Any]:
     library = load(path)
-    graph = library.graph
-    inputs = [(graph.nodes[i].name, graph.nodes[i].types[0]) for i in graph.arg_nodes]
-    return [
-        *(("input", f"{name}: {type_}") for name, type_ in inputs if name not in library.params),
-        *(
-            ("output", f"{name}: {graph.type_of(head)}")
-            for name, head in zip(library.output_names, graph.heads, strict=True)
-        ),
-        ("origin", str(library.origin)),
-        ("target", f"{library.target}, {library.artifact.cpu.name}, {library.threads} threads"),
-        *((("caches", _caches(library.artifact.cpu)),) if library.artifact.cpu.caches else ()),
-        ("parameters", f"{sum(array.size for array in library.params.values()):,}"),
-        ("kernels", str(len(library.function_metadata))),
-        ("predicted", f"{library.artifact.work_seconds * 1e3:.3f} ms on one thread"),
-        *((("memory", str(library.plan)),) if not library.artifact.is_open else ()),
-        *(("for", text) for text in library.serves if library.artifact.is_open or library.others),
-        *(("in Python", str(call)) for call in library.host_calls),
-    ]
+    graph, artifact = library.graph, library.artifact
+    types = {graph.nodes[i].name: graph.nodes[i].types[0] for i in graph.arg_nodes}
+    results = zip(library.output_names, graph.heads, strict=True)
+    found = {
+        "inputs": [_typed(name, type_) for name, type_ in types.items() if name not in library.params],
+        "outputs": [_typed(name, graph.type_of(head)) for name, head in results],
+        "origin": library.origin,
+        "target": f"{library.target}, {artifact.cpu.name}, {library.threads} threads",
+        "caches": artifact.cpu.caches,
+        "parameters": sum(array.size for array in library.params.values()),
+        "kernels": len(library.function_metadata),
+        "predicted": artifact.work_seconds,
+        "memory": "" if artifact.is_open else str(library.plan),
+        "for": list(library.serves) if artifact.is_open or library.others else [],
+        "in Python": [str(call) for call in library.host_calls],
+    }
+    return {name: value for name, value in found.items() if value or isinstance(value, (int, float))}
 
 
-def _model(path: Path) -> list[tuple[str, str]]:
+def _typed(name: str, type_: object) -> dict[str, str]:
+    return {"name": name, "type": str(type_)}
+
+
+def _model(path: Path) -> dict[str, Any]:
     description = describe_onnx(path)
-    rows = [("input", f"{v.name}: {v.type} {list(v.shape)}") for v in description.inputs]
-    rows += [("output", f"{v.name}: {v.type} {list(v.shape)}") for v in description.outputs]
+    inputs = [_typed(v.name, f"{v.type} {list(v.shape)}") for v in description.inputs]
+    found: dict[str, Any] = {
+        "inputs": inputs,
+        "outputs": [_typed(v.name, f"{v.type} {list(v.shape)}") for v in description.outputs],
+    }
     if not all(isinstance(dim, int) for v in description.inputs for dim in v.shape):
         why = why_specialised(path)
-        rows.append(("shapes", "compiled once for all" if why is None else f"compiled for each: {why}"))
-    rows += [("opset", str(description.opset)), ("parameters", f"{description.parameters:,}")]
-    rows.append(("nodes", _counted(description.operators)))
-    return [*rows, *([("in sub-graphs", _counted(description.inner_operators))] if description.inner_operators else ())]
-
-
-def _counted(operators: Sequence[str]) -> str:
-    counts = Counter(operators).most_common()
-    return ", ".join([*(f"{name} {count}" for name, count in counts), *(["none"] if not counts else ())])
+        found["shapes"] = "compiled once for all" if why is None else f"compiled for each: {why}"
+    found |= {"opset": description.opset, "parameters": description.parameters}
+    found["nodes"] = dict(Counter(description.operators).most_common())
+    inner = dict(Counter(description.inner_operators).most_common())
+    return {**found, **({"in sub-graphs": inner} if inner else {})}

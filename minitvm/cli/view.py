@@ -27,12 +27,12 @@ class _Remembering(Command):
 
 
 @command(cls=_Remembering)
-@building.model
+@building.onnx_model
 @option("-o", "--output", type=PATH, excludes=("--serve",), help="File to write; MODEL with .html by default.")
 @building.inputs
 @option("--run/--no-run", default=True, help="Run the model, for measured times and threads.")
 @option("-n", "--repeats", type=click.IntRange(1), default=10, excludes=("--no-run",), help="Runs that are counted.")
-@building.seed
+@building.seed()
 @option("--pass", "passes", type=PATH, multiple=True, help="Python file of passes or rules to run first.")
 @option("--serve", is_flag=True, help="Show it in a browser, again whenever a file changes.")
 @option("--port", type=click.IntRange(0, 65535), default=8124, needs="--serve", help="Its port; 0: any.")
@@ -65,7 +65,6 @@ def view(
       minitvm view bert.onnx --shape ids:1x128 -o bert.html --no-run
       minitvm view resnet18.onnx --serve --pass my_pass.py
     """
-    building.require_model(model)
     if serve:
         _serve(model, port, (*passes, *watch))
         return

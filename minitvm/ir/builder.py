@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -21,21 +22,34 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
 from minitvm.ir.op import OPS, Op, signature
 from minitvm.ir.types import DTYPES, Span, TensorType, Type, as_shape
 from minitvm.ir.visitor import free_vars
+from minitvm.ir.written import as_dtype
 
 
 def var(
     name: str, type_: Type | None = None, shape: Sequence[int | str | None] | None = None, dtype: str = "float32"
 ) -> Var:
-    """A variable: ``var("x", TensorType((1, 3)))``, ``var("x", shape=("n", 3))``, or without a type."""
-    if type_ is None and shape is not None:
-        if not isinstance(shape, (Sequence, np.ndarray)):
-            raise TypeInferenceError(f"variable %{name}: {shape!r} is no shape", hint="a shape is a tuple: (1, 3)")
-        type_ = TensorType(as_shape(shape), dtype)
-    return Var(name, type_)
+    """A variable: ``var("x", TensorType((1, 3)))``, ``var("x", shape=("n", 3))``, or without a type.
+
+    :class:`TypeInferenceError` for a name that is no text, and for what is no type, shape or dtype.
+    """
+    if not isinstance(name, str):
+        raise TypeInferenceError(f"{name!r} is no variable's name", hint='var("x", shape=(1, 3))')
+    if shape is None and isinstance(type_, (list, tuple, str, int)):
+        given = "shape=(1, 3), dtype=" if isinstance(type_, str) else "shape="
+        hint = f"var({json.dumps(name)}, {given}{type_!r})"
+        raise TypeInferenceError(f"variable %{name}: {type_!r} is no type", hint=hint)
+    if shape is None and dtype != "float32":
+        raise TypeInferenceError(f"variable %{name}: a dtype without a shape", hint="shape=() is that of a number")
+    if shape is None:
+        return Var(name, type_)
+    if type_ is not None:
+        raise TypeInferenceError(f"variable %{name} has a type and a shape", hint="give one of them")
+    return Var(name, TensorType(as_shape(shape), dtype))
 
 
 def const(value: Any, dtype: str | None = None, name: str | None = None) -> Constant:
     """A constant; Python floats are float32 and integers int32 unless ``dtype`` says otherwise, as in Relay."""
+    dtype = None if dtype is None else as_dtype(dtype)
     if dtype is None and not isinstance(value, (np.ndarray, np.generic)):
         array = np.asarray(value)
         dtype = {"f": "float32", "i": "int32"}.get(array.dtype.kind, array.dtype.name)

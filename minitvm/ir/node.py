@@ -30,6 +30,7 @@ from minitvm.ir.types import (
     bindings,
     bound,
     leaves,
+    require_types,
     type_of,
 )
 from minitvm.shown import Shown
@@ -182,6 +183,8 @@ class Var(Expr):
     name: str
 
     def __init__(self, name: str, type_: Type | None = None, span: Span | None = None) -> None:
+        if type_ is not None and type(type_) is not TensorType:
+            require_types(f"variable %{name}", type_)
         object.__setattr__(self, "name", name)
         self._init(type_, span)
 

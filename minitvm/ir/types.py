@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -17,11 +16,14 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from minitvm.errors import TypeInferenceError
-from minitvm.ir.dims import Dim, SymbolicDim, Undecided, anonymous, is_anonymous, larger, replace, symbol, symbols_of
+from minitvm.ir.dims import Dim, SymbolicDim, Undecided, anonymous, is_anonymous, larger, replace, symbols_of
 from minitvm.ir.dtypes import DTYPES as DTYPES
 from minitvm.ir.dtypes import STORED, is_float, register
 from minitvm.ir.dtypes import DType as DType
 from minitvm.ir.dtypes import ResultDType as ResultDType
+from minitvm.ir.written import as_dim as as_dim
+from minitvm.ir.written import as_dtype
+from minitvm.ir.written import as_shape as as_shape
 
 STRING = "string"
 """The dtype of text, which no kernel computes with; in numpy an array of objects."""
@@ -33,22 +35,6 @@ Shape: TypeAlias = tuple[Dim, ...]
 
 _NUMBERS = frozenset((int,))
 _DIMENSIONS = frozenset((int, SymbolicDim))
-
-
-def as_dim(given: Any) -> Dim:
-    """A dimension from what a user writes: a number, a symbol's name, ``None`` for one that is anonymous."""
-    if given is None or isinstance(given, (str, SymbolicDim)):
-        return anonymous() if given is None else symbol(given) if isinstance(given, str) else given
-    return operator.index(given)
-
-
-def as_shape(given: Any) -> Shape:
-    """A shape from what a user writes: :func:`as_dim` of each."""
-    try:
-        return tuple(map(as_dim, given))
-    except TypeError as error:
-        hint = "a shape is a tuple of whole numbers, symbols' names and None"
-        raise TypeInferenceError(f"{given!r} is no shape", hint=hint) from error
 
 
 MOST_DIMENSIONS = 64
@@ -69,12 +55,10 @@ class TensorType:
     def __post_init__(self) -> None:
         if type(self.shape) is not tuple or not _DIMENSIONS.issuperset(map(type, self.shape)):
             object.__setattr__(self, "shape", as_shape(self.shape))
-        if type(self.dtype) is not str:
-            object.__setattr__(self, "dtype", str(self.dtype))
+        if type(self.dtype) is not str or self.dtype not in DTYPES:
+            object.__setattr__(self, "dtype", as_dtype(self.dtype, STRING))
         if self.dtype in STORED:
             register()
-        elif self.dtype not in DTYPES and self.dtype != STRING:
-            raise TypeInferenceError(f"{self.dtype!r} is not a dtype", hint=f"known dtypes: {', '.join(DTYPES)}")
         if len(self.shape) > MOST_DIMENSIONS:
             raise TypeInferenceError(f"a tensor of {len(self.shape)} dimensions, more than {MOST_DIMENSIONS}")
         if min((d for d in self.shape if type(d) is int), default=0) < 0:
@@ -196,6 +180,9 @@ class MapType(_Held):
 class TupleType:
     fields: tuple[Type, ...]
 
+    def __post_init__(self) -> None:
+        require_types("a tuple's fields", *self.fields)
+
     def __str__(self) -> str:
         inner = ", ".join(map(str, self.fields))
         return f"({inner}{',' if len(self.fields) == 1 else ''})"
@@ -210,6 +197,9 @@ class FuncType:
     params: tuple[Type, ...]
     result: Type
 
+    def __post_init__(self) -> None:
+        require_types("a function's parameters and its result", *self.params, self.result)
+
     def __str__(self) -> str:
         return f"fn ({', '.join(map(str, self.params))}) -> {self.result}"
 
@@ -222,6 +212,15 @@ HostType: TypeAlias = SequenceType | MapType | AnyTensor
 """What Python alone holds, as it does tensors of text."""
 Leaf: TypeAlias = TensorType | HostType
 Type: TypeAlias = TensorType | TupleType | FuncType | HostType
+
+
+def require_types(what: str, *given: Any) -> None:
+    """:class:`TypeInferenceError` where something else stands for a type."""
+    for one in given:
+        if not isinstance(one, Type):
+            hint = f"a tensor's type is TensorType({one if isinstance(one, tuple) else '(1, 3)'}, 'float32')"
+            raise TypeInferenceError(f"{what}: {one!r} is no type", hint=hint)
+
 
 Span: TypeAlias = tuple[str, ...]
 """Where a node came from: names of ONNX nodes, in order.  Several after a rewrite that merges."""

@@ -166,4 +166,4 @@ def test_the_command(tmp_path: pathlib.Path, library: minitvm.Library) -> None:
     assert heading.split()[:3] == ["nodes", "us", "share"] and "more" in result.output.splitlines()[-1]
     assert json.loads(trace.read_text())["traceEvents"]
     result = CliRunner().invoke(cli, ["profile", str(path), "-n", "2", "--json"])
-    assert json.loads(result.output)["repeats"] == 2
+    assert json.loads(result.output)["result"]["repeats"] == 2
