@@ -7,6 +7,7 @@ import itertools
 import math
 import mmap
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -26,13 +27,37 @@ _SAMPLE = 16
 """Elements by which arrays are found; then all are compared."""
 
 
+_DATA = object.__basicsize__
+"""Where an array object holds its address, behind the head that all objects have (numpy's ``PyArrayObject``)."""
+
+
+def _named(array: np.ndarray) -> int:
+    return array.ctypes.data
+
+
+def _read(array: np.ndarray) -> int:
+    """As ``array.ctypes.data``, which takes 1 us."""
+    return _POINTER.from_address(id(array) + _DATA).value or 0
+
+
+_POINTER = ctypes.c_size_t
+
+
+def _is_there(sample: np.ndarray) -> bool:
+    return sys.implementation.name == "cpython" and all(_read(a) == _named(a) for a in (sample, sample[3:]))
+
+
+address_of = _read if _is_there(np.zeros(8)) else _named
+"""Where an array's elements are."""
+
+
 def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
     """A new row-major array whose first element lies on a 64-byte boundary; contents undefined."""
     kind = np.dtype(dtype)
     nbytes = math.prod(shape) * kind.itemsize
     try:
         memory = np.empty(nbytes + ALIGNMENT, np.uint8)
-        start = -memory.ctypes.data % ALIGNMENT
+        start = -address_of(memory) % ALIGNMENT
         found: np.ndarray = memory[start : start + nbytes].view(kind).reshape(tuple(shape))
     except (MemoryError, ValueError) as error:
         raise InputError(
@@ -44,7 +69,7 @@ def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
 
 def aligned(value: np.ndarray) -> np.ndarray:
     """``value`` itself where it is row-major and on a 64-byte boundary, else a copy that is."""
-    if value.flags.c_contiguous and value.ctypes.data % ALIGNMENT == 0 and value.dtype.isnative:
+    if value.flags.c_contiguous and address_of(value) % ALIGNMENT == 0 and value.dtype.isnative:
         return value
     return _copy(value)
 
@@ -156,7 +181,7 @@ def _is_kept(value: np.ndarray) -> bool:
     """True if an array is where kernels want it, and nobody else can write to its memory."""
     owner = _owner(value)
     ours = not owner.flags.writeable and (owner.base is None or isinstance(_memory(owner), (Pages, Mapped)))
-    return ours and value.flags.c_contiguous and value.ctypes.data % ALIGNMENT == 0
+    return ours and value.flags.c_contiguous and address_of(value) % ALIGNMENT == 0
 
 
 def _owner(value: np.ndarray) -> np.ndarray:

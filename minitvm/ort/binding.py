@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +32,10 @@ class _Out:
 
     device: Device
     value: OrtValue | None = None
+
+    @cached_property
+    def is_host(self) -> bool:
+        return self.device == HOST.device
 
 
 class IOBinding:
@@ -133,7 +138,7 @@ class IOBinding:
 
     def _into(self) -> Mapping[str, np.ndarray]:
         """Memory of the host that results are to be written to, by output."""
-        placed = {name: out.value for name, out in self._bound.items() if out.value and out.device == HOST.device}
+        placed = {name: out.value for name, out in self._bound.items() if out.value and out.is_host}
         return {name: value._tensor for name, value in placed.items()}
 
     def _take(self, results: Mapping[str, Any]) -> None:
@@ -144,7 +149,7 @@ class IOBinding:
 def _kept(out: _Out, result: Any) -> OrtValue:
     if out.value is None:
         return held(result, out.device)
-    if out.device != HOST.device:
+    if not out.is_host:
         out.value.update_inplace(np.asarray(result))
     return out.value
 

@@ -290,18 +290,18 @@ class Compiling:
 
     def _memory(self, feed: Mapping[str, Any]) -> Memory:
         """What inputs may be in beside the host's: the device's is asked for where one is not there."""
-        if all(device_of(value) == HOST.device for value in feed.values()):
+        if all(type(value) is np.ndarray or device_of(value) == HOST.device for value in feed.values()):
             return HOST
         return memory_of(Device(code_for(self.target.kind).device_kind))
 
     def _specialised(self, shapes: Shapes, feeds: Arrays, make: Make | None = None) -> Specialised:
         given = {name: feeds[name] for name in self._tensors if name in feeds}
         small = {name: np.asarray(value) for name, value in given.items() if value.size <= VALUE_LIMIT}
-        values = {name: small[name] for name in self.inputs_by_value if name in small}
+        values = {name: small[name] for name in self._by_value if name in small}
         return with_values(partial(self._kept_for, make, shapes), values, small)
 
     def _kept_for(self, make: Make | None, shapes: Shapes, values: Arrays) -> Specialised:
-        known = [values[name].tobytes() for name in self._inputs if name in values]
+        known = [values[name].tobytes() for name in sorted(values)]
 
         def made() -> Specialised:
             found = (make or self._made)(shapes, values)

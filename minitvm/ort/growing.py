@@ -9,12 +9,13 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from minitvm.frontend import ModelDescription
+from minitvm.ir.arrays import address_of
 from minitvm.ir.decision import Decision
 from minitvm.ir.dims import PLACES, ROOM
 from minitvm.ort.shelf import Shelf
 from minitvm.ort.symbolic import Measured, Shapes, SymbolicLibraries
 from minitvm.runtime.bind import DoesNotFit
-from minitvm.runtime.direct import How, address_of
+from minitvm.runtime.direct import How
 from minitvm.runtime.library import Library
 
 Make: TypeAlias = "Callable[[Shapes, Measured], Library | Decision]"

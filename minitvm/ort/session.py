@@ -153,6 +153,7 @@ class InferenceSession:
         """What compiles for a target."""
         engine = self._make(target)
         self._output_names = [value.name for value in engine.description.outputs]
+        self._positions = {name: self._output_names.index(name) for name in self._output_names}
         return engine
 
     def _save_optimized(self, path: str) -> None:
@@ -322,11 +323,11 @@ class InferenceSession:
         wanted, into = iobinding._wanted(), iobinding._into()
         try:
             results = self._results(
-                iobinding._feeds, run_options, {self._output_names.index(name): into[name] for name in into}
+                iobinding._feeds, run_options, {self._positions[name]: array for name, array in into.items()}
             )
         except InputError as error:
             raise BindingError(error.message, where=error.where, hint=error.hint) from error
-        iobinding._take({name: results[self._output_names.index(name)] for name in wanted})
+        iobinding._take({name: results[self._positions[name]] for name in wanted})
 
     def run_async(
         self,
@@ -387,9 +388,9 @@ class InferenceSession:
             )
         output_names = list(output_names) or self._output_names
         for name in output_names:
-            if name not in self._output_names:
+            if name not in self._positions:
                 raise unknown_name(name, self._output_names, "output")
-        return [self._output_names.index(name) for name in output_names]
+        return [self._positions[name] for name in output_names]
 
     # --- profiling ---
 

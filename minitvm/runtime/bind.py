@@ -11,6 +11,7 @@ import operator
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -39,16 +40,32 @@ class Sizes:
     """What a symbolic artefact is for some values of its symbols."""
 
     values: Mapping[str, int]
-    types: Sequence[TensorType]
-    """Of its values, in the order of :attr:`Binder.open_types`."""
-    nbytes: Sequence[int]
-    """Of these types, then of what kernels ask for as workspaces."""
+    dims: Sequence[int]
+    """All of its dimensions."""
+    asked: Sequence[int]
+    """Bytes that kernels ask for as workspaces."""
+    _types: _Types
     inside: Mapping[tuple[str, str], Sizes] = field(default_factory=dict)
     """Of the bodies of control flow, by node and attribute."""
 
+    def type_at(self, place: int) -> TensorType:
+        """The type with a place among :attr:`Binder.open_types`."""
+        return self._types.at(place, self.dims)
+
+    @cached_property
+    def types(self) -> Sequence[TensorType]:
+        """Of its values, in the order of :attr:`Binder.open_types`."""
+        return [self.type_at(place) for place in range(len(self._types.numbers))]
+
+    @cached_property
+    def nbytes(self) -> Sequence[int]:
+        """Of these types, then of workspaces."""
+        return [*(t.nbytes if t.is_static else 0 for t in self.types), *self.asked]
+
     def hold(self, other: Sizes) -> bool:
         """True if memory for these is enough for others of the same artefact."""
-        return all(map(operator.ge, self.nbytes, other.nbytes))
+        no_less = all(map(operator.ge, self.dims, other.dims)) and all(map(operator.ge, self.asked, other.asked))
+        return no_less or all(map(operator.ge, self.nbytes, other.nbytes))
 
 
 class Binder:
@@ -57,10 +74,11 @@ class Binder:
     def __init__(self, artifact: Artifact) -> None:
         self._artifact, self._types = artifact, _Types(artifact)
         tensors = {name: type_.shape for name, type_ in artifact.inputs.items() if isinstance(type_, TensorType)}
-        self._symbols = {
-            name: [(axis, dim.atom.of[0]) for axis, dim in enumerate(shape) if isinstance(dim, SymbolicDim)]
-            for name, shape in tensors.items()
+        named: dict[tuple[Dim, ...], list[tuple[int, str]]] = {
+            shape: [(axis, dim.atom.of[0]) for axis, dim in enumerate(shape) if isinstance(dim, SymbolicDim)]
+            for shape in tensors.values()
         }
+        self._symbols = {name: named[shape] for name, shape in tensors.items()}
         facts = {i: artifact.metadata[artifact.graph.nodes[i].func] for i in workspace_slots(artifact.graph)}
         self._with_workspace = [i for i, f in facts.items() if f["workspace"] != 0 or f["workspace_per_thread"] != 0]
         asked = (f[key] for f in facts.values() for key in ("workspace", "workspace_per_thread"))
@@ -91,8 +109,12 @@ class Binder:
     def _values(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         """What symbols stand for."""
         found: dict[str, int] = {}
+        before: Any = None
         for name, named in self._symbols.items():
             shape = shapes.get(name, ())
+            if before == (id(named), shape):
+                continue
+            before = id(named), shape
             for axis, symbol in named[: len(shape)]:
                 if found.setdefault(symbol, shape[axis]) != shape[axis]:
                     raise DoesNotFit(f"dimension {symbol} is {found[symbol]} and {shape[axis]}")
@@ -101,9 +123,9 @@ class Binder:
     def sizes_of(self, values: Mapping[str, int]) -> Sizes:
         """The sizes for values of its symbols, of which nothing is taken for granted; ``ValueError`` where a dimension
         is no number."""
-        types = self._types.at(values)
-        nbytes = [t.nbytes if t.is_static else 0 for t in types] + [number(nbytes, values) for nbytes in self._asked]
-        return Sizes(values, types, nbytes, {key: body.sizes_of(values) for key, body in self._inside.items()})
+        asked = [number(nbytes, values) for nbytes in self._asked]
+        inside = {key: body.sizes_of(values) for key, body in self._inside.items()}
+        return Sizes(values, self._types.extents(values), asked, self._types, inside)
 
     @property
     def open_types(self) -> Mapping[Leaf, int]:
@@ -171,16 +193,14 @@ class _Types:
     def __init__(self, artifact: Artifact) -> None:
         self._graph = Graph(artifact.graph.nodes, artifact.graph.heads)
         self._dims: dict[Dim, int] = {}
-        self._open: dict[Leaf, tuple[int | SymbolicDim, ...]] = {}
+        tensors = (t for t in artifact.graph.entry_types if isinstance(t, TensorType) and symbols(t))
+        self.numbers: Mapping[Leaf, int] = {type_: place for place, type_ in enumerate(dict.fromkeys(tensors))}
+        self._shapes = [(tuple(map(self._place, t.shape)), t.dtype) for t in self.numbers]
         """Where the dimensions stand; anonymous ones, which a run finds out, as they are."""
-        for type_ in artifact.graph.entry_types:
-            if isinstance(type_, TensorType) and symbols(type_):
-                self._open[type_] = tuple(map(self._place, type_.shape))
-        self.numbers = {type_: place for place, type_ in enumerate(self._open)}
         self._nodes = [
             (i, tuple([self.numbers.get(t, t) for t in node.types]))
             for i, node in enumerate(artifact.graph.nodes)
-            if any(t in self._open for t in node.types)
+            if any(t in self.numbers for t in node.types)
         ]
         self._results = {own for _, own in self._nodes}
 
@@ -189,13 +209,14 @@ class _Types:
             return dim
         return self._dims.setdefault(dim, len(self._dims))
 
-    def at(self, values: Mapping[str, int]) -> list[TensorType]:
-        """Those with symbols for numbers; ``ValueError`` where a dimension is none."""
-        dims = [number(dim, values) for dim in self._dims]
-        return [
-            TensorType(tuple([dims[d] if isinstance(d, int) else d for d in shape]), type_.dtype)
-            for type_, shape in self._open.items()
-        ]
+    def extents(self, values: Mapping[str, int]) -> list[int]:
+        """The dimensions as numbers; ``ValueError`` where one is none."""
+        return [number(dim, values) for dim in self._dims]
+
+    def at(self, place: int, dims: Sequence[int]) -> TensorType:
+        """One with symbols for such numbers."""
+        shape, dtype = self._shapes[place]
+        return TensorType(tuple([dims[d] if isinstance(d, int) else d for d in shape]), dtype)
 
     def graph(self, types: Sequence[TensorType]) -> Graph:
         made = {own: tuple([types[t] if isinstance(t, int) else t for t in own]) for own in self._results}

@@ -66,7 +66,7 @@ class Bound:
     def inputs(self) -> dict[str, Leaf]:
         """The types of what a run is given, by name."""
         known = {name: self._plans.open_types.get(t, t) for name, t in self._plans.library.artifact.inputs.items()}
-        return {name: self.sizes.types[t] if isinstance(t, int) else t for name, t in known.items()}
+        return {name: self.sizes.type_at(t) if isinstance(t, int) else t for name, t in known.items()}
 
     @property
     def host_calls(self) -> list[HostCall]:
@@ -101,6 +101,7 @@ class OpenCall(DirectCall):
         super().__init__(instance)
         heads = enumerate(map(opened.graph.type_of, opened.graph.heads))
         self._open = [(position, open_types[type_]) for position, type_ in heads if type_ in open_types]
+        self._places = {place for _, place in self._open}
         self._numbers = []
         for name, symbols in opened.sizes.items():
             numbers = instance.memory.empty((len(symbols),), "int64")
@@ -116,8 +117,9 @@ class OpenCall(DirectCall):
             self.instance.kept_is_right, self._last = False, sizes.values
             for numbers, symbols in self._numbers:
                 numbers[...] = [sizes.values[symbol] for symbol in symbols]
+        types = {place: sizes.type_at(place) for place in self._places}
         for position, place in self._open:
-            self._types[position] = sizes.types[place]
+            self._types[position] = types[place]
         return self.run(feeds, how)
 
 

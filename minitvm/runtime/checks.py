@@ -11,7 +11,7 @@ import numpy as np
 
 from minitvm.errors import InputError, did_you_mean, listing
 from minitvm.ir.dtypes import is_float
-from minitvm.ir.types import MOST_BYTES, STRING, AnyTensor, Leaf, MapType, Shape, TensorType, numpy_dtype, shape_text
+from minitvm.ir.types import MOST_BYTES, STRING, AnyTensor, Leaf, MapType, TensorType, fits, numpy_dtype, shape_text
 from minitvm.runtime.devices import HOST, Memory, device_of
 from minitvm.runtime.ndarray import NDArray
 
@@ -123,6 +123,8 @@ def check_input(name: str, value: Any, expected: Leaf, memory: Memory = HOST) ->
     A sequence is a list or a tuple, an optional without a value ``None``.
     """
     if isinstance(expected, TensorType):
+        if type(value) is np.ndarray and fits(value, expected) and expected.dtype != STRING:
+            return value
         return _check_tensor(name, as_array(name, value, expected.dtype, memory), expected)
     if isinstance(expected, AnyTensor):
         return _check_dtype(name, as_array(name, value, expected.dtype), expected)
@@ -165,14 +167,10 @@ def _check_tensor(name: str, value: Any, expected: TensorType) -> Any:
             where=[f"%{name}: {expected}"],
             hint="add or remove dimensions, for example array[np.newaxis] for a batch of one",
         )
-    if array.shape != expected.shape and not _fits(array.shape, expected.shape):
+    if not fits(array, expected):
         raise InputError(
             f"input {name!r} has shape {array.shape}, the model expects {shape_text(expected.shape)}",
             where=[f"%{name}: {expected}"],
             hint="reshape or resize the array, or compile the model for this shape",
         )
     return array
-
-
-def _fits(shape: tuple[int, ...], expected: Shape) -> bool:
-    return all(d == given or not isinstance(d, int) for d, given in zip(expected, shape, strict=True))

@@ -10,7 +10,7 @@ import numpy as np
 
 from minitvm.doors import door
 from minitvm.errors import InputError, TargetError
-from minitvm.ir.arrays import aligned, aligned_empty
+from minitvm.ir.arrays import address_of, aligned, aligned_empty
 from minitvm.ir.types import Leaf
 from minitvm.target import Target
 
@@ -100,7 +100,7 @@ class Memory:
 
     def address(self, value: Any) -> int:
         """The address at which kernels find it."""
-        return int(value.ctypes.data)
+        return address_of(value)
 
     def write(self, value: Any, source: Any) -> None:
         """Copy an array of the host, or a value, of the same dtype and shape into it."""

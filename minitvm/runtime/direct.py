@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import math
+import operator
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import numpy as np
 
 from minitvm.errors import InputError
-from minitvm.ir.arrays import ALIGNMENT, aligned_empty
-from minitvm.ir.types import Leaf, type_of
+from minitvm.ir.arrays import ALIGNMENT, address_of, aligned_empty
+from minitvm.ir.types import Leaf, fits, type_of
 from minitvm.runtime.graph import steps_of
 from minitvm.runtime.ndarray import copied
 from minitvm.runtime.places import Place, readers
@@ -43,9 +43,7 @@ class Recycled:
 
     def array(self, shape: Sequence[int], kind: np.dtype[Any]) -> np.ndarray:
         """Memory for a new run, as an array of its own."""
-        nbytes = math.prod(shape) * kind.itemsize
-        found: np.ndarray = self._free()[:nbytes].view(kind).reshape(shape)
-        return found
+        return np.ndarray(shape, kind, self._free())
 
     def _free(self) -> np.ndarray:
         if _COUNTS_ARE_EXACT:
@@ -106,10 +104,11 @@ class DirectCall:
         self._results = {owner: Recycled(self._types[at].nbytes) for owner, (at, _) in self._made_as.items()}
         self._readers = {owner: of_owner[owner] for owner in self._results}
         self._changed = {} if instance.writes_all else dict(self._changed_in_place())
-        """By owner of a result, the input whose memory it may have."""
+        """By input, the position of the result that may have its memory."""
         self._slots = (ctypes.c_void_p * instance.graph.entries).from_address(instance.slots)
+        self._names = instance.artifact.output_names
 
-    def _changed_in_place(self) -> Iterator[tuple[int, str]]:
+    def _changed_in_place(self) -> Iterator[tuple[str, int]]:
         """Inputs that nobody reads once the kernel has run that changes them, and nobody but it changes."""
         graph, owner = self.instance.graph, self.instance.owner
         last = {owner[graph.entry_id(e)]: i for i, node in enumerate(graph.nodes) for e in node.inputs}
@@ -120,7 +119,7 @@ class DirectCall:
                 name, result = self._passed_on.get(read[place]), owner[graph.entry_id((i, 0))]
                 alone = last[read[place]] == i and read.count(read[place]) == 1 and read[place] not in self._owners
                 if name is not None and alone and result in self._made_as:
-                    yield result, name
+                    yield name, self._made_as[result][0]
 
     def _is_bound(self, entry: int) -> bool:
         """True if kernels find an input or result at an address that each run says."""
@@ -136,7 +135,7 @@ class DirectCall:
         into = how.into
         kept = [self._taken(name, array) for name, array in feeds.items()]
         for position, array in into.items():
-            require_fit(array, self._types[position], self._name(position))
+            require_fit(array, self._types[position], self._names[position])
         placed = self._placed(feeds, into) if into else {}
         made = {o: placed[o] if o in placed else self._made(o) for o in self._results}
         if how.watch is None:
@@ -149,26 +148,25 @@ class DirectCall:
         found = [self._given_out(position, made, feeds) for position in range(len(self._heads))]
         for position, array in into.items():
             if found[position] is not array:
-                found[position] = copied_into(array, found[position], self._name(position))
+                found[position] = copied_into(array, found[position], self._names[position])
         return found
-
-    def _name(self, position: int) -> str:
-        return self.instance.artifact.output_names[position]
 
     def _placed(self, feeds: Mapping[str, np.ndarray], into: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
         """By owner, the arrays of ``into`` that kernels can write to: nothing else of the run is in their memory, but
         the input that is changed there."""
         spans: dict[str | int, Span] = {position: span_of(array) for position, array in into.items()}
-        spans |= {name: span_of(feeds[name]) for name in self._inputs if name in feeds and is_readable(feeds[name])}
-        met = meetings(spans)
-        found = {}
+        for name in self._inputs:
+            if name in feeds and is_readable(feeds[name]):
+                span = span_of(feeds[name])
+                if name not in self._changed or spans.get(self._changed[name]) != span:
+                    spans[name] = span
+        met, found = meeting(spans), {}
         for position, array in into.items():
             owner = self._owners[position]
-            if owner in self._results and self._made_as[owner][0] == position and is_writable(array):
-                changed = self._changed.get(owner, "")
-                if not met[position] or (met[position] == {changed} and spans[changed] == spans[position]):
-                    self._point(self._readers[owner], address_of(array))
-                    found[owner] = array
+            is_made = owner in self._results and self._made_as[owner][0] == position
+            if is_made and position not in met and is_writable(array):
+                self._point(self._readers[owner], address_of(array))
+                found[owner] = array
         return found
 
     def _taken(self, name: str, value: Any) -> Any:
@@ -211,7 +209,7 @@ class DirectCall:
 def require_fit(array: np.ndarray, type_: Leaf, name: str) -> None:
     """:class:`InputError` where a result of this type cannot be written to an array; what is not static is seen once it
     is there."""
-    if type_.is_static and (type_ != type_of(array) or not array.flags.writeable):
+    if type_.is_static and not (fits(array, type_) and array.flags.writeable):
         raise InputError(
             f"output {name!r} is {type_}, it cannot be written to an array of {type_of(array)}",
             hint="give memory of the result's type and shape that can be written to",
@@ -256,44 +254,18 @@ def span_of(array: np.ndarray) -> Span:
     return (first, last + array.itemsize) if array.size else (first, first)
 
 
-def meetings(spans: Mapping[Key, Span]) -> dict[Key, set[Key]]:
-    """What of the others each has bytes in common with."""
-    found: dict[Key, set[Key]] = {key: set() for key in spans}
-    before: list[Key] = []
-    for key in sorted(spans, key=spans.__getitem__):
-        before = [other for other in before if spans[other][1] > spans[key][0]]
-        for other in before:
-            if spans[key][0] < spans[key][1]:
-                found[key].add(other)
-                found[other].add(key)
-        before.append(key)
+def meeting(spans: Mapping[Key, Span]) -> set[Key]:
+    """Those that have bytes in common with another."""
+    found: set[Key] = set()
+    end, holder = 0, None
+    for (first, last), key in sorted([(span, key) for key, span in spans.items()], key=operator.itemgetter(0)):
+        if first < min(last, end):
+            found |= {key, holder}
+        if first < last > end:
+            end, holder = last, key
     return found
 
 
 def is_writable(array: np.ndarray) -> bool:
     """True if a kernel can write a result there: it begins on a boundary that all of them count on, besides."""
     return array.flags.writeable and is_readable(array) and address_of(array) % ALIGNMENT == 0
-
-
-_DATA = object.__basicsize__
-"""Where an array object holds its address, behind the head that all objects have (numpy's ``PyArrayObject``)."""
-
-
-def _named(array: np.ndarray) -> int:
-    return array.ctypes.data
-
-
-def _read(array: np.ndarray) -> int:
-    """As ``array.ctypes.data``, which takes 1 us."""
-    return _POINTER.from_address(id(array) + _DATA).value or 0
-
-
-_POINTER = ctypes.c_size_t
-
-
-def _is_there(sample: np.ndarray) -> bool:
-    return sys.implementation.name == "cpython" and all(_read(a) == _named(a) for a in (sample, sample[3:]))
-
-
-address_of = _read if _is_there(np.zeros(8)) else _named
-"""Where an array's elements are."""

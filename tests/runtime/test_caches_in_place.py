@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 from onnx import TensorProto, helper
 
 import minitvm
+from minitvm.ir.arrays import address_of
 from minitvm.ort.values import OrtValue
-from minitvm.runtime.direct import address_of, meetings, span_of
+from minitvm.runtime.direct import meeting, span_of
 
 SHAPE, STEPS = (2, 3, 64, 32), 2
 """Of a cache: sequences, heads, places, size; and places that a run writes."""
@@ -136,7 +138,7 @@ def test_arrays_that_have_bytes_in_common() -> None:
         "all": memory, "row": memory[2], "next": memory[3], "column": memory[:, 1], "back": memory[::-1][4:6],
         "none": memory[3:3], "apart": np.zeros(3),
     }  # fmt: skip
-    met = meetings({name: span_of(a) for name, a in arrays.items()})
-    for name, a in arrays.items():
-        bounds = {other for other, b in arrays.items() if other != name and np.may_share_memory(a, b)}
-        assert met[name] == bounds, name
+    for count in range(1, len(arrays) + 1):
+        for some in itertools.combinations(arrays, count):
+            met = {a for a in some if any(a != b and np.may_share_memory(arrays[a], arrays[b]) for b in some)}
+            assert meeting({name: span_of(arrays[name]) for name in some}) == met, some

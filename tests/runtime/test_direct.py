@@ -8,7 +8,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import minitvm
-from minitvm.runtime.direct import WORTH_BINDING, Recycled, address_of
+from minitvm.ir.arrays import address_of
+from minitvm.runtime.direct import WORTH_BINDING, Recycled
 
 LARGE = (WORTH_BINDING // 4 // 64 + 3, 64)
 """A shape whose float32 values are passed by their address; the small one's are copied."""
