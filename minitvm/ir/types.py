@@ -248,9 +248,8 @@ def type_of(value: np.ndarray) -> TensorType:
 
 def fits(value: np.ndarray, type_: Leaf) -> bool:
     """True if it is an array of such a type; what is known only when the model runs may be any number."""
-    if _dtype_name(value.dtype) != type_.dtype or len(value.shape) != len(type_.shape):
-        return False
-    return not [dim for n, dim in zip(value.shape, type_.shape, strict=True) if type(dim) is int and n != dim]
+    alike = _dtype_name(value.dtype) == type_.dtype and len(value.shape) == len(type_.shape)
+    return alike and not [dim for n, dim in zip(value.shape, type_.shape, strict=True) if type(dim) is int and n != dim]
 
 
 def shape_text(shape: Iterable[Dim | None]) -> str:

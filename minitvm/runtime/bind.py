@@ -54,12 +54,12 @@ class Sizes:
 
     @cached_property
     def types(self) -> Sequence[TensorType]:
-        """Of its values, in the order of :attr:`Binder.open_types`."""
+        """The types of its values, in the order of :attr:`Binder.open_types`."""
         return [self.type_at(place) for place in range(len(self._types.numbers))]
 
     @cached_property
     def nbytes(self) -> Sequence[int]:
-        """Of these types, then of workspaces."""
+        """The bytes of these types, then of workspaces."""
         return [*(t.nbytes if t.is_static else 0 for t in self.types), *self.asked]
 
     def hold(self, other: Sizes) -> bool:

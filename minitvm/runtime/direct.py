@@ -43,7 +43,8 @@ class Recycled:
 
     def array(self, shape: Sequence[int], kind: np.dtype[Any]) -> np.ndarray:
         """Memory for a new run, as an array of its own."""
-        return np.ndarray(shape, kind, self._free())
+        found: np.ndarray = np.ndarray(shape, kind, self._free())
+        return found
 
     def _free(self) -> np.ndarray:
         if _COUNTS_ARE_EXACT:
@@ -255,14 +256,14 @@ def span_of(array: np.ndarray) -> Span:
 
 
 def meeting(spans: Mapping[Key, Span]) -> set[Key]:
-    """Those that have bytes in common with another."""
+    """The keys of those that have bytes in common with another."""
     found: set[Key] = set()
-    end, holder = 0, None
+    end, holder = 0, list[Key]()
     for (first, last), key in sorted([(span, key) for key, span in spans.items()], key=operator.itemgetter(0)):
         if first < min(last, end):
-            found |= {key, holder}
+            found.update((key, *holder))
         if first < last > end:
-            end, holder = last, key
+            end, holder = last, [key]
     return found
 
 
