@@ -23,7 +23,7 @@ if HAS_TVM:
     paths.install()
 
 _OFFERED = {
-    "driver": "HostCallWarning build create_executor",
+    "driver": "HostCallWarning build",
     "runtime.cache": "CacheWarning",
     "errors": "MiniTVMError TVMError=MiniTVMError",
     "frontend": "from_onnx",
@@ -43,6 +43,7 @@ _OFFERED = {
     "ort.values": "OrtDevice OrtValue copy_tensors",
     "target": "Target",
     "torch": "from_torch",
+    "tvm.relay.build_module": "create_executor",
 }
 """Where public names live, TVM's among them; what is used is imported, so that ``import minitvm`` is quick.
 

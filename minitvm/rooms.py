@@ -28,6 +28,7 @@ BEHIND |= {
     "frontend.onnx.tensor.text": "frontend.onnx.more.sequence.text",
     "ir.ops.more.foreign.evaluator_of_onnx": "frontend.onnx.more.foreign.evaluator",
     "ir.ops.more.foreign.imported_late": "frontend.onnx.more.late.evaluator",
+    "ir.expr.overwrite": "tvm.relay.forms.overwrite",
     "models.in_stages": "passes.in_stages.in_stages",
     "models.tuned": "driver.tune.tuned",
     "models.with_room": "passes.caches.with_room",

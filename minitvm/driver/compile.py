@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -25,14 +25,14 @@ from minitvm.driver.program import (
     without_kernels,
 )
 from minitvm.driver.report import BuildReport, KernelReport, Recorder, with_names
-from minitvm.errors import CompilerError, ConfigError, InputError, listing, stage
+from minitvm.errors import CompilerError, ConfigError, stage
 from minitvm.ir.arrays import shared, trim
 from minitvm.ir.budget import COST, compiling, current
 from minitvm.ir.decision import Declined, decide, decisions
 from minitvm.ir.dims import Dim, Fact, facts_of
 from minitvm.ir.expr import Call, Function, Module, Var, describe_call
 from minitvm.ir.op import Op
-from minitvm.ir.types import TensorType, symbols
+from minitvm.ir.types import symbols
 from minitvm.ir.visitor import calls, held_functions
 from minitvm.passes.instrument import PassInstrument
 from minitvm.passes.manager import PassContext, closest
@@ -41,14 +41,11 @@ from minitvm.passes.places import LibraryOf, Predict, Slower
 from minitvm.passes.redundancy import bind_captured
 from minitvm.passes.tile_windows import slides_over_tiles
 from minitvm.runtime.cache import KernelCache
-from minitvm.runtime.devices import Device, cpu
-from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import Artifact, Host
 from minitvm.runtime.hosts import branch_functions
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
 from minitvm.runtime.memory import plan_memory, require_addressable, spread_limit, unplanned
-from minitvm.runtime.ndarray import NDArray
 from minitvm.runtime.places import with_once
 from minitvm.target import Target
 
@@ -308,51 +305,3 @@ def _program_of(symbol: str, group: Function) -> Program:
     program = read_program(Function(params, Call(named, params)))
     nodes = tuple(replace(node, check="") for node in program.graph.nodes)
     return replace(program, graph=replace(program.graph, nodes=nodes))
-
-
-@dataclass(frozen=True)
-class FunctionExecutor:
-    """``create_executor("graph", module, device, target).evaluate()``: a module as a Python function."""
-
-    module: Module
-    device: Device
-    target: str | Target | None
-    params: Mapping[str, Any] | None = None
-
-    def evaluate(self, what: Module | Function | None = None) -> Callable[..., Any]:
-        """A function of the parameters of ``main`` (of ``what``, where given), by position, then by name.
-
-        It returns an NDArray, or a list of them for a tuple.
-        """
-        chosen = self.module if what is None else Module(what) if isinstance(what, Function) else what
-        library = build(chosen, self.target, self.params)
-        names = [p.name for p in chosen.main.params if p.name not in (self.params or {})]
-        module = GraphModule(library["default"](self.device))
-
-        def call(*arrays: Any, **named: Any) -> Any:
-            if len(arrays) > len(names):
-                raise InputError(f"{len(arrays)} inputs given, the function takes {len(names)}: {listing(names)}")
-            by_position = dict(zip(names, arrays, strict=False))
-            for name in by_position.keys() & named:
-                raise InputError(f"input {name!r} is given twice, by position and by name")
-            module.run({**by_position, **named})
-            found: list[NDArray] = [module.get_output(i) for i in range(module.get_num_outputs())]
-            return found[0] if isinstance(chosen.main.ret_type, TensorType) else found
-
-        return call
-
-
-@stage("compiling the model")
-def create_executor(
-    kind: str = "graph",
-    mod: Module | Function | None = None,
-    device: Device | None = None,
-    target: str | Target | None = None,
-    params: Mapping[str, Any] | None = None,
-) -> FunctionExecutor:
-    """TVM's function-style executor.  Only ``graph`` exists; :class:`ConfigError` names any other kind."""
-    if kind != "graph":
-        raise ConfigError(f"there is no executor {kind!r}", hint="the one executor is 'graph'")
-    if mod is None:
-        raise ConfigError("create_executor needs a module")
-    return FunctionExecutor(Module(mod) if isinstance(mod, Function) else mod, device or cpu(), target, params)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from minitvm.doors import door
 from minitvm.errors import IRError
 from minitvm.ir import node
 from minitvm.ir.node import (
@@ -52,13 +53,20 @@ class GlobalVar(str):
         return str(self)
 
 
+@door
+def overwrite(module: Module, name: str, function: Any) -> None:
+    """``module[name] = function``."""
+    raise IRError("a module does not change", hint=f"module = module.with_function({name!r}, function) is another one")
+
+
 class Module(Shown):
-    """Functions by name; ``main`` is the entry.  Immutable: ``with_function`` returns a new module."""
+    """Functions by name; ``main`` is the entry.  ``with_function`` returns a new module; this one stays as it is, but
+    for ``module[name] = function``, which is for scripts of TVM's."""
 
     __slots__ = ("functions",)
     functions: Mapping[str, Function]
 
-    def __init__(self, functions: Mapping[str, Function] | Function) -> None:
+    def __init__(self, functions: Mapping[str, Function] | Function = MappingProxyType({})) -> None:
         named = {"main": functions} if isinstance(functions, Function) else functions
         if not isinstance(named, Mapping) or not all(isinstance(f, Function) for f in named.values()):
             raise IRError(
@@ -89,9 +97,7 @@ class Module(Shown):
         return name in self.functions
 
     def __setitem__(self, name: str, function: Function) -> None:
-        raise IRError(
-            "a module does not change", hint=f"module = module.with_function({str(name)!r}, function) is another one"
-        )
+        overwrite(self, name, function)
 
     def get_global_var(self, name: str) -> GlobalVar:
         """A function's name; :class:`IRError` where there is no such function."""
@@ -124,10 +130,10 @@ class Module(Shown):
         return self.astext(show_meta_data=False)
 
     def __copy__(self) -> Module:
-        return self  # immutable
+        return Module(self.functions)
 
     def __deepcopy__(self, _: object) -> Module:
-        return self
+        return Module(self.functions)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _module, (list(map(str, self.functions)), packed(self.functions.values()))

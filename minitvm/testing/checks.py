@@ -29,18 +29,25 @@ def as_module(source: Source, constants: Mapping[str, np.ndarray] | None = None)
     """A module from its text, a function, or an expression over its free variables; types inferred."""
     if isinstance(source, str):
         source = parse_module(source, constants)
-    return run_infer_type(source)
-
-
-def run_infer_type(source: Module | Function | Expr) -> Module:
-    """The module with all its variables typed."""
     return InferType()(source if isinstance(source, Module) else Module.from_expr(source))
 
 
-def run_opt_pass(source: Source, passes: Rewriter, opt_level: int = 3, **context: Any) -> Module:
-    """The module after a pass, a rule or a list of rules, which run whatever their level."""
+def run_infer_type(source: Source) -> Any:
+    """A module, function or expression with all its variables typed: what was given, text as a module."""
+    return _as_given(source, as_module(source))
+
+
+def run_opt_pass(source: Source, passes: Rewriter, opt_level: int = 3, **context: Any) -> Any:
+    """A module, function or expression after a pass, a rule or a list of rules, which run whatever their level: what
+    was given, text as a module."""
     with PassContext(opt_level=opt_level, **context):
-        return as_pass(passes)(as_module(source))
+        return _as_given(source, as_pass(passes)(as_module(source)))
+
+
+def _as_given(source: Source, made: Module) -> Module | Expr:
+    if isinstance(source, (str, Module)):
+        return made
+    return made.main if isinstance(source, Function) else made.main.body
 
 
 def as_pass(passes: Rewriter) -> Pass:

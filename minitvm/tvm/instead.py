@@ -46,10 +46,9 @@ INSTEAD: dict[str, str] = {
     **dict.fromkeys(("relay.RefCreate", "relay.RefRead", "relay.RefWrite"), "graphs are pure: nothing is overwritten"),
     **dict.fromkeys(("relay.op.contrib", "relay.op.strategy", "relay.op.register_strategy"), _KERNELS),
     **dict.fromkeys(("relay.op.register_compute", "relay.op.register_schedule", "relay.op.op"), _KERNELS),
-    **dict.fromkeys(("relay.op.register_alter_op_layout", "relay.op.register_legalize"), "Op.relayout, or a rule"),
     **{
         f"relay.testing.{name}": "the networks are those of minitvm.testing: resnet, vgg, mobilenet, dcgan, lstm, ..."
-        for name in ("darknet", "yolo_detection", "synthetic", "resnet_3d", "nat", "tf", "py_converter", "temp_op_attr")
+        for name in ("darknet", "yolo_detection", "synthetic", "resnet_3d", "nat", "tf", "py_converter")
     },
     **{
         f"relay.transform.{name}": _NO_LET

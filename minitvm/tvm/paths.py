@@ -34,7 +34,8 @@ HOMES = {
     "relay.param_dict": "minitvm.runtime.param_dict",
     "relay.parser": "minitvm.tvm.parser",
     "relay.testing": "minitvm.testing",
-    "relay.ty": "minitvm.ir.types",
+    "relay.testing.temp_op_attr": "minitvm.tvm.relay.registered",
+    "relay.ty": "minitvm.tvm.relay.forms",
     "runtime.module": "minitvm.runtime.library",
 }
 """Modules with a home outside of ``minitvm.tvm``, or a second name."""

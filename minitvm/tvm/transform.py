@@ -1,5 +1,6 @@
 """The passes by TVM's names for their homes, ``transform`` and ``relay.transform``: those of ``minitvm.passes``."""
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +10,11 @@ from minitvm.passes import ModulePass, PassContext
 from minitvm.passes import PrintIR as Printer
 from minitvm.passes import __all__ as __all__
 from minitvm.tvm import lacking
+
+_FORMS = ("AlterOpLayout", "ConvertLayout", "FakeQuantizationToInteger", "Legalize")
+"""Passes that are made of Relay's arguments."""
+for _name in _FORMS:
+    globals().pop(_name, None)
 
 
 class PrintIR(Printer, ModulePass):  # type: ignore[no-redef]  # the one of minitvm.passes is half of it
@@ -32,4 +38,6 @@ class PrintIR(Printer, ModulePass):  # type: ignore[no-redef]  # the one of mini
 
 
 def __getattr__(name: str) -> Any:
+    if name in _FORMS:  # which know operators, and so the importer's numpy and more
+        return getattr(importlib.import_module("minitvm.tvm.relay.registered"), name)
     return lacking.attribute("relay.transform", name, "minitvm.transform")

@@ -395,10 +395,7 @@ pass_seq = tvm.transform.Sequential(
         relay.transform.FoldConstant(),
     ]
 )
-try:
-    relay_mod["main"] = bind_params_by_name(relay_mod["main"], relay_params)
-except tvm.error.TVMError:
-    relay_mod = relay_mod.with_function("main", bind_params_by_name(relay_mod["main"], relay_params))
+relay_mod["main"] = bind_params_by_name(relay_mod["main"], relay_params)
 with tvm.transform.PassContext(opt_level=3, instruments=[call_node_inst, timing_inst]):
     relay_mod = pass_seq(relay_mod)
     profiles = timing_inst.render()

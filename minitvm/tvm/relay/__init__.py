@@ -3,10 +3,10 @@
 import importlib
 
 import minitvm.ir.builder as builder
-from minitvm.ir.builder import const, function, var
-from minitvm.ir.expr import Call, Constant, Expr, GlobalVar, Module, Tuple, TupleGetItem, Var
+from minitvm.ir.builder import function
+from minitvm.ir.expr import Expr, Module
 from minitvm.ir.op import OPS, Op
-from minitvm.ir.types import FuncType, TensorType, TupleType, Type
+from minitvm.ir.types import Type
 from minitvm.passes.manager import PassContext
 from minitvm.runtime.param_dict import load_param_dict, save_param_dict
 from minitvm.tvm import lacking, transform
@@ -17,6 +17,19 @@ from minitvm.tvm.relay.analysis import free_vars
 from minitvm.tvm.relay.build_module import bind_params_by_name, build, create_executor, optimize
 from minitvm.tvm.relay.expr import Any, Function, If, Let, ScopeBuilder, TupleWrapper, bind, scalar_type
 from minitvm.tvm.relay.expr_functor import ExprFunctor, ExprMutator, ExprVisitor
+from minitvm.tvm.relay.forms import (
+    Call,
+    Constant,
+    FuncType,
+    GlobalVar,
+    TensorType,
+    Tuple,
+    TupleGetItem,
+    TupleType,
+    Var,
+    const,
+    var,
+)
 
 IRModule = Module
 RelayExpr = Expr

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from minitvm import driver
-from minitvm.driver import create_executor
 from minitvm.driver.compile import optimize_for
-from minitvm.errors import ConfigError
-from minitvm.ir.expr import Function, Module
-from minitvm.passes import FoldScaleAxis, bind_params
+from minitvm.errors import ConfigError, InputError, IRError, listing, stage
+from minitvm.ir.expr import Expr, Function, Module
+from minitvm.ir.types import TupleType, Type
+from minitvm.ir.visitor import free_vars
+from minitvm.passes import FoldScaleAxis, InferType, bind_params
 from minitvm.passes.manager import PASSES, PassContext
+from minitvm.runtime.devices import Device, cpu
+from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
 from minitvm.target import Target
 from minitvm.tvm.relay.backend import Executor, Runtime, check
+from minitvm.tvm.relay.expr import bind
 
 bind_params_by_name = bind_params
 build_config = PassContext
@@ -74,8 +78,83 @@ def optimize(
     return optimize_for(backend, given, dict(params or {})), {}
 
 
+KINDS = ("graph", "vm", "debug", "aot")
+
+
+class FunctionExecutor:
+    """``create_executor("graph", mod, device, target).evaluate()``: a module as a Python function."""
+
+    def __init__(self, module: Module, device: Device, target: Target | None, params: Mapping[str, Any]) -> None:
+        self.mod, self.device, self.target, self.params = module, device, target, params
+
+    def evaluate(self, expr: Any = None, binds: Mapping[Any, Any] | None = None) -> Any:
+        """A function of the parameters of ``main`` (of ``expr``, a function or a function's name, where given), by
+        position, then by name; of any other expression its value.  ``binds`` are values of variables.
+
+        Results are NDArrays, in a list for a tuple.  :class:`IRError` where variables are left open.
+        """
+        chosen = self.mod.main if expr is None else expr.main if isinstance(expr, Module) else expr
+        if isinstance(chosen, str):
+            chosen = self.mod[chosen]
+        if not isinstance(chosen, Expr):
+            raise ConfigError(f"a {type(chosen).__name__} cannot be evaluated", hint="an expression, or nothing: main")
+        chosen = bind(chosen, binds) if binds else chosen
+        if isinstance(chosen, Function):
+            return self._callable(chosen)
+        if free := free_vars(chosen):
+            hint = "evaluate(expr, binds={variable: value}), or evaluate(relay.Function(variables, expr))(*values)"
+            raise IRError(f"the expression has free variables: {listing(f'%{v.name}' for v in free)}", hint=hint)
+        return self._callable(Function([], chosen))()
+
+    def _callable(self, function: Function) -> Callable[..., Any]:
+        known = {p.name for p in function.params}
+        bound = bind_params(function, {name: value for name, value in self.params.items() if name in known})
+        module = InferType()(self.mod.with_function("main", bound))
+        names, result = [p.name for p in module.main.params], module.main.ret_type
+        executor = GraphModule(driver.build(module, self.target)["default"](self.device))
+
+        @stage("running the model")
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if len(args) > len(names):
+                raise InputError(f"{len(args)} inputs given, the function takes {len(names)}: {listing(names)}")
+            by_position = dict(zip(names, args, strict=False))
+            for name in by_position.keys() & kwargs:
+                raise InputError(f"input {name!r} is given twice, by position and by name")
+            executor.run({**by_position, **kwargs})
+            return nested(result, iter(executor.get_output(i) for i in range(executor.get_num_outputs())))
+
+        return call
+
+
+def nested(type_: Type, outputs: Iterator[Any]) -> Any:
+    """The next outputs in lists as the type has tuples."""
+    return [nested(field, outputs) for field in type_.fields] if isinstance(type_, TupleType) else next(outputs)
+
+
+@stage("compiling the model")
+def create_executor(
+    kind: str = "debug",
+    mod: Module | Function | None = None,
+    device: Any = None,
+    target: Any = None,
+    params: Mapping[str, Any] | None = None,
+) -> FunctionExecutor:
+    """An executor of one of Relay's kinds (:data:`KINDS`), which are one here: what is compiled for the target.
+
+    Without a module, it evaluates functions that it is given.  :class:`ConfigError` for another kind.
+    """
+    if kind not in KINDS:
+        raise ConfigError(f"there is no executor {kind!r}", hint=f"the kinds are {listing(map(repr, KINDS))}")
+    if isinstance(mod, str):
+        raise ConfigError(f"create_executor needs a module, not {mod!r}", hint='create_executor("graph", mod)')
+    [where, *_] = device if isinstance(device, (list, tuple)) and device else [device or cpu()]
+    [what, *_] = target if isinstance(target, (list, tuple)) and target else [target]
+    module = Module() if mod is None else Module(mod) if isinstance(mod, Function) else mod
+    return FunctionExecutor(module, where, _target(what), dict(params or {}))
+
+
 class GraphExecutor:
-    """``create_executor("graph", mod, device, target)``."""
+    """``GraphExecutor(mod, device, target)``: ``create_executor("graph", mod, device, target)``."""
 
     def __new__(cls, mod: Module, device: Any = None, target: Any = None) -> Any:
         return create_executor("graph", mod, device, target)

@@ -10,12 +10,25 @@ import numpy as np
 
 from minitvm.errors import IRError, TypeInferenceError
 from minitvm.ir import expr as nodes
-from minitvm.ir.builder import const, var
 from minitvm.ir.dims import Dim, anonymous
-from minitvm.ir.expr import Call, Constant, Expr, GlobalVar, Tuple, TupleGetItem, Var
+from minitvm.ir.expr import Expr
 from minitvm.ir.ops.control import choice
 from minitvm.ir.types import TensorType, Type, accepts
 from minitvm.ir.visitor import substitute
+from minitvm.tvm.relay.forms import (
+    Call,
+    Constant,
+    Form,
+    GlobalVar,
+    Tuple,
+    TupleGetItem,
+    Var,
+    attributes,
+    const,
+    no_type_params,
+    type_of,
+    var,
+)
 
 RelayExpr = Expr
 TupleWrapper = Expr
@@ -32,26 +45,20 @@ def scalar_type(dtype: str) -> TensorType:
     return TensorType((), dtype)
 
 
-class _Functions(type):
-    def __instancecheck__(cls, value: object) -> bool:
-        return isinstance(value, nodes.Function)
-
-
-class Function(metaclass=_Functions):
+class Function(nodes.Function, metaclass=Form):
     """Our :class:`minitvm.ir.expr.Function`, made of Relay's arguments in Relay's order."""
 
     def __new__(
         cls,
         params: Sequence[Var],
         body: Expr,
-        ret_type: Type | None = None,
+        ret_type: Type | str | None = None,
         type_params: Sequence[Type] | None = None,
         attrs: Mapping[str, typing.Any] | None = None,
         span: typing.Any = None,
     ) -> typing.Any:
-        if type_params:
-            raise IRError("functions have no type parameters", hint="give the parameters types, or leave them open")
-        made = nodes.Function(params, body, attrs, span)
+        no_type_params(type_params)
+        made, ret_type = nodes.Function(params, body, attributes(attrs or {}), span), type_of(ret_type)
         if ret_type is not None and body.checked_type is not None and not accepts(ret_type, body.checked_type):
             raise TypeInferenceError(f"the function is declared as {ret_type}, its body is {body.checked_type}")
         return made

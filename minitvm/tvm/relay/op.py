@@ -9,6 +9,8 @@ from minitvm.errors import TypeInferenceError, did_you_mean
 from minitvm.ir import builder
 from minitvm.ir.op import OPS, Op
 from minitvm.tvm import lacking
+from minitvm.tvm.relay import registered
+from minitvm.tvm.relay.registered import register_alter_op_layout, register_convert_op_layout, register_legalize
 
 _FAMILIES = ("tensor", "transform", "reduce", "algorithm")
 """Relay's files of operators that have no namespace of their own."""
@@ -19,6 +21,18 @@ class OpName:
     """An operator by name.  Equal to what calls of it apply, whatever its attributes: ``call.op == op.get("add")``."""
 
     name: str
+
+    def get_attr(self, attr_name: str) -> Any:
+        """What is registered for the operator under a name: ``FTVMAlterOpLayout``; ``None`` where nothing is."""
+        return OPS[self.name].fusion.value if attr_name == "TOpPattern" else registered.attribute(self.name, attr_name)
+
+    def set_attr(self, attr_name: str, value: Any, plevel: int = 10) -> None:
+        """Registers something for the operator."""
+        registered.set_attribute(self.name, attr_name, value, plevel)
+
+    def reset_attr(self, attr_name: str) -> None:
+        """Forgets what is registered for it."""
+        registered.reset_attribute(self.name, attr_name)
 
     def __call__(self, *args: Any, **attributes: Any) -> Any:
         return builder.call_op(self.name, *args, **attributes)
