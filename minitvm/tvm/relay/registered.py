@@ -92,24 +92,16 @@ class TempOpAttr:
         _propose(self.key[0])
 
 
-Register = Callable[..., Any]
+def _register(attr_name: str, op_name: str, function: Any = None, level: int = 10) -> Any:
+    """``register(op_name, function)``, or as a decorator ``@register(op_name)``."""
+    if function is None:
+        return partial(_register, attr_name, op_name, level=level)
+    set_attribute(op_name, attr_name, function, level)
+    return function
 
 
-def registering(attr_name: str) -> Register:
-    """A function that registers others: ``register(op_name, function)``, or as a decorator ``@register(op_name)``."""
-
-    def register(op_name: str, function: Any = None, level: int = 10) -> Any:
-        def decorate(made: Any) -> Any:
-            set_attribute(op_name, attr_name, made, level)
-            return made
-
-        return decorate if function is None else decorate(function)
-
-    return register
-
-
-register_alter_op_layout, register_legalize = registering(ALTER), registering(LEGALIZE)
-register_convert_op_layout = registering(CONVERT)
+register_alter_op_layout, register_legalize = partial(_register, ALTER), partial(_register, LEGALIZE)
+register_convert_op_layout = partial(_register, CONVERT)
 
 
 # --- layouts ----------------------------------------------------------------------------------------------------
@@ -182,17 +174,16 @@ def _move(old: str, new: str) -> Move | None:
 def ConvertLayout(desired_layouts: Mapping[str, Sequence[str]]) -> Pass:
     """Relay's: asks what is registered for an operator first."""
     made: Any = convert_layout.ConvertLayout(desired_layouts)
-    own = made._propose
-
-    def propose(site: Site) -> Placement | Declined | None:
-        function, wanted = attribute(site.op.name, CONVERT), made.desired.get(site.op.name)
-        if function is None or wanted is None:
-            return own(site)  # type: ignore[no-any-return]
-        with user_code(function, f"what is registered for {site.op.name}", partial(describe_call, site.call)):
-            return placed(site, lambda op, inputs: function(op, inputs, _types(site.call), list(wanted)))
-
-    made._propose = propose
+    made._propose = partial(_converted, made.desired, made._propose)
     return made  # type: ignore[no-any-return]
+
+
+def _converted(desired: Mapping[str, Sequence[str]], own: Any, site: Site) -> Placement | Declined | None:
+    function, wanted = attribute(site.op.name, CONVERT), desired.get(site.op.name)
+    if function is None or wanted is None:
+        return own(site)  # type: ignore[no-any-return]
+    with user_code(function, f"what is registered for {site.op.name}", partial(describe_call, site.call)):
+        return placed(site, lambda op, inputs: function(op, inputs, _types(site.call), list(wanted)))
 
 
 # --- legalize ---------------------------------------------------------------------------------------------------
