@@ -64,21 +64,21 @@ def type_of(given: Any) -> types.Type | None:
 
 
 class TensorType(types.TensorType, metaclass=Form):
-    """``TensorType(shape, dtype="float32")``."""
+    """Makes a tensor's type: ``TensorType(shape, dtype="float32")``."""
 
     def __new__(cls, shape: Any, dtype: str = "float32") -> Any:
         return types.TensorType(shape_of(shape), dtype)
 
 
 class TupleType(types.TupleType, metaclass=Form):
-    """``TupleType(fields)``, of any sequence."""
+    """Makes a tuple's type of any sequence: ``TupleType(fields)``."""
 
     def __new__(cls, fields: Iterable[Any]) -> Any:
         return types.TupleType(tuple(map(_some_type, fields)))
 
 
 class FuncType(types.FuncType, metaclass=Form):
-    """``FuncType(arg_types, ret_type)``; without type parameters and constraints."""
+    """Makes a function's type: ``FuncType(arg_types, ret_type)``, without type parameters and constraints."""
 
     def __new__(
         cls, arg_types: Iterable[Any], ret_type: Any, type_params: Any = None, type_constraints: Any = None
@@ -134,7 +134,7 @@ def _span(given: Any) -> types.Span | None:
 
 
 class Var(nodes.Var, metaclass=Form):
-    """``Var(name_hint, type_annotation=None)``."""
+    """Makes a variable: ``Var(name_hint, type_annotation=None)``."""
 
     def __new__(cls, name_hint: str, type_annotation: Any = None, span: Any = None) -> Any:
         return var(name_hint, type_annotation, span=span)
@@ -155,21 +155,21 @@ def const(value: Any, dtype: str | None = None, span: Any = None, name: str | No
 
 
 class Constant(nodes.Constant, metaclass=Form):
-    """``Constant(data)``: of an array."""
+    """Makes a constant of an array: ``Constant(data)``."""
 
     def __new__(cls, data: Any, span: Any = None) -> Any:
         return const(np.asarray(data.numpy() if isinstance(data, NDArray) else data))
 
 
 class Tuple(nodes.Tuple, metaclass=Form):
-    """``Tuple(fields)``."""
+    """Makes a tuple: ``Tuple(fields)``."""
 
     def __new__(cls, fields: Sequence[nodes.Expr], span: Any = None) -> Any:
         return nodes.Tuple(fields, _span(span))
 
 
 class TupleGetItem(nodes.TupleGetItem, metaclass=Form):
-    """``TupleGetItem(tuple_value, index)``."""
+    """Takes a field of a tuple: ``TupleGetItem(tuple_value, index)``."""
 
     def __new__(cls, tuple_value: nodes.Expr, index: int, span: Any = None) -> Any:
         (value,) = _operands((tuple_value,))
@@ -177,7 +177,7 @@ class TupleGetItem(nodes.TupleGetItem, metaclass=Form):
 
 
 class Call(nodes.Call, metaclass=Form):
-    """``Call(op, args, attrs=None)``: of an operator (by name with its attributes), of a function, or of the name of
+    """Makes a call, ``Call(op, args, attrs=None)``, of an operator (by name with its attributes), of a function, or of the name of
     one that a module has."""
 
     def __new__(
@@ -297,7 +297,7 @@ def _not_offered(name: str) -> Callable[..., Any]:
 
 
 def astype(expr: nodes.Expr, dtype: str) -> nodes.Expr:
-    """A cast."""
+    """Casts to another dtype."""
     return builder.call_op("cast", expr, dtype=str(dtype))
 
 

@@ -26,7 +26,7 @@ from minitvm.ir.types import Type
 from minitvm.ir.visitor import as_function, children, post_order, rewrite, substitute
 from minitvm.passes import alter_op_layout, canonicalize, convert_layout, quantized
 from minitvm.passes.manager import FunctionPass, Pass, PassContext
-from minitvm.passes.places import Asked, in_pipeline
+from minitvm.passes.places import PLACED, Asked, in_pipeline
 from minitvm.target import MachineModel
 
 ALTER, LEGALIZE, CONVERT = "FTVMAlterOpLayout", "FTVMLegalize", "FTVMConvertOpLayout"
@@ -63,7 +63,8 @@ _own: dict[tuple[str, type[Op]], Any] = {}
 
 
 def _propose(name: str) -> None:
-    """Has AlterOpLayout ask what is registered for an operator, on every kind of target; or the operator itself."""
+    """Has AlterOpLayout ask what is registered for an operator, on every kind of target, or the operator itself; and
+    builds, whether there is anything to legalize."""
     function = attribute(name, ALTER)
     for kind in _KINDS:
         key, table = (kind, OPS[name]), alter_op_layout.PROPOSALS
@@ -73,6 +74,9 @@ def _propose(name: str) -> None:
         table.update({key: ask} if ask else {})
         if ask is None:
             table.pop(key, None)
+    PLACED.pop(__name__, None)
+    if any(attr_name == LEGALIZE and found for (_, attr_name), found in _values.items()):
+        in_pipeline(before="Legalize")(_legalized)
 
 
 class TempOpAttr:
@@ -216,9 +220,8 @@ def Legalize(legalize_map_attr_name: str = LEGALIZE) -> Pass:
     return LegalizeRegistered(legalize_map_attr_name, own=legalize_map_attr_name == LEGALIZE)
 
 
-@in_pipeline(before="Legalize")
 def _legalized(asked: Asked) -> Iterable[Pass]:
-    return [LegalizeRegistered()] if any(name == LEGALIZE and found for (_, name), found in _values.items()) else []
+    return [LegalizeRegistered()]
 
 
 # --- passes for a target ----------------------------------------------------------------------------------------
