@@ -8,7 +8,6 @@ from minitvm import target as target
 from minitvm import testing as testing
 from minitvm.driver import HostCallWarning as HostCallWarning
 from minitvm.driver import build as build
-from minitvm.driver import create_executor as create_executor
 from minitvm.errors import MiniTVMError as MiniTVMError
 from minitvm.errors import MiniTVMError as _TVMError
 TVMError = _TVMError
@@ -76,4 +75,5 @@ from minitvm.tvm import instrument as instrument
 from minitvm.tvm import parser as parser
 from minitvm.tvm import relay as relay
 from minitvm.tvm import transform as transform
+from minitvm.tvm.relay.build_module import create_executor as create_executor
 __version__: str

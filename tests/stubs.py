@@ -74,13 +74,18 @@ def _modules() -> dict[str, str]:
     )
     texts["minitvm.tvm.relay.op"] += f"from {OPERATORS} import *\n"
     texts["minitvm.tvm.relay"] += f"from {OPERATORS} import *\n" + _offered(_rooms_of_relay(texts["minitvm.tvm.relay"]))
+    texts["minitvm.testing"] += _offered({n: _home("", h, "") for n, h in _inside("relay.testing.").items()})
     return texts
+
+
+def _inside(path: str) -> dict[str, str]:
+    return {name.removeprefix(path): home for name, home in HOMES.items() if name.startswith(path)}
 
 
 def _rooms_of_relay(said: str) -> dict[str, tuple[str, str]]:
     """Modules below ``relay`` that are imported on first use, or are found at another place."""
     below = {path.removeprefix("relay."): home for path, home in _paths().items() if path.startswith("relay.")}
-    return {name: _home("", home, "") for name, home in below.items() if f" {name}\n" not in f"{said}\n"}
+    return {n: _home("", home, "") for n, home in below.items() if "." not in n and f" {n}\n" not in f"{said}\n"}
 
 
 def _paths() -> dict[str, str]:

@@ -2,7 +2,6 @@
 from minitvm.driver.compile import backend_for as backend_for
 from minitvm.driver.compile import build as build
 from minitvm.driver.compile import build_consuming as build_consuming
-from minitvm.driver.compile import create_executor as create_executor
 from minitvm.driver.compile import require_symbolic as require_symbolic
 from minitvm.driver.program import HostCallWarning as HostCallWarning
 from minitvm.driver.report import BuildReport as BuildReport

@@ -19,3 +19,5 @@ from minitvm.testing.checks import check_unchanged as check_unchanged
 from minitvm.testing.checks import run_infer_type as run_infer_type
 from minitvm.testing.checks import run_opt_pass as run_opt_pass
 from minitvm.testing.init import create_workload as create_workload
+from minitvm.tvm.relay import registered as _temp_op_attr
+temp_op_attr = _temp_op_attr

@@ -1,4 +1,5 @@
 # Written by `python -m tests.stubs`, for type checkers and editors; Python reads the module itself.
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any
 from minitvm.ir.expr import Module as Module

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from minitvm.relay.testing import run_infer_type, run_opt_pass
 
 import minitvm
 from minitvm import relay
 from minitvm.errors import InputError, IRError, MiniTVMError, TypeInferenceError
 from minitvm.ir.structural import structural_equal
+from minitvm.relay.testing import run_infer_type, run_opt_pass
 from minitvm.tvm.error import NotOfferedError
 
 TYPE = relay.TensorType((2, 3), "float32")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from minitvm.relay import transform
-from minitvm.relay.testing.temp_op_attr import TempOpAttr
 
 import minitvm
 from minitvm import relay
 from minitvm.errors import MiniTVMError, TypeInferenceError
 from minitvm.ir.structural import assert_structural_equal
+from minitvm.relay import transform
+from minitvm.relay.testing.temp_op_attr import TempOpAttr
 from minitvm.testing import assert_same_numbers
 from minitvm.tvm.relay.op import OpName
 

@@ -1,21 +1,10 @@
 # Written by `python -m tests.stubs`, for type checkers and editors; Python reads the module itself.
 import importlib
 from minitvm.ir import builder as builder
-from minitvm.ir.builder import const as const
 from minitvm.ir.builder import function as function
-from minitvm.ir.builder import var as var
-from minitvm.ir.expr import Call as Call
-from minitvm.ir.expr import Constant as Constant
 from minitvm.ir.expr import Expr as Expr
-from minitvm.ir.expr import GlobalVar as GlobalVar
 from minitvm.ir.expr import Module as Module
-from minitvm.ir.expr import Tuple as Tuple
-from minitvm.ir.expr import TupleGetItem as TupleGetItem
-from minitvm.ir.expr import Var as Var
 from minitvm.ir.op import Op as Op
-from minitvm.ir.types import FuncType as FuncType
-from minitvm.ir.types import TensorType as TensorType
-from minitvm.ir.types import TupleType as TupleType
 from minitvm.ir.types import Type as Type
 from minitvm.passes.manager import PassContext as PassContext
 from minitvm.runtime.param_dict import load_param_dict as load_param_dict
@@ -46,17 +35,30 @@ from minitvm.tvm.relay.expr import scalar_type as scalar_type
 from minitvm.tvm.relay.expr_functor import ExprFunctor as ExprFunctor
 from minitvm.tvm.relay.expr_functor import ExprMutator as ExprMutator
 from minitvm.tvm.relay.expr_functor import ExprVisitor as ExprVisitor
+from minitvm.tvm.relay.forms import Call as Call
+from minitvm.tvm.relay.forms import Constant as Constant
+from minitvm.tvm.relay.forms import FuncType as FuncType
+from minitvm.tvm.relay.forms import GlobalVar as GlobalVar
+from minitvm.tvm.relay.forms import TensorType as TensorType
+from minitvm.tvm.relay.forms import Tuple as Tuple
+from minitvm.tvm.relay.forms import TupleGetItem as TupleGetItem
+from minitvm.tvm.relay.forms import TupleType as TupleType
+from minitvm.tvm.relay.forms import Var as Var
+from minitvm.tvm.relay.forms import const as const
+from minitvm.tvm.relay.forms import var as var
 IRModule = Module
 RelayExpr = Expr
 build_config = PassContext
 ir_pass = analysis
 from minitvm.ir.operators import *
 from minitvm import testing as testing
-from minitvm.ir import types as _ty
-ty = _ty
 from minitvm.runtime import param_dict as param_dict
 from minitvm.tvm import parser as parser
 from minitvm.tvm.relay import analysis as _ir_pass
 ir_pass = _ir_pass
 from minitvm.tvm.relay import dataflow_pattern as dataflow_pattern
+from minitvm.tvm.relay import forms as _ty
+ty = _ty
+from minitvm.tvm.relay import forms as forms
 from minitvm.tvm.relay import frontend as frontend
+from minitvm.tvm.relay import registered as registered

@@ -7,22 +7,26 @@ from minitvm.errors import IRError as IRError
 from minitvm.errors import TypeInferenceError as TypeInferenceError
 from minitvm.ir import expr as _nodes
 nodes = _nodes
-from minitvm.ir.builder import const as const
-from minitvm.ir.builder import var as var
 from minitvm.ir.dims import Dim as Dim
 from minitvm.ir.dims import anonymous as anonymous
-from minitvm.ir.expr import Call as Call
-from minitvm.ir.expr import Constant as Constant
 from minitvm.ir.expr import Expr as Expr
-from minitvm.ir.expr import GlobalVar as GlobalVar
-from minitvm.ir.expr import Tuple as Tuple
-from minitvm.ir.expr import TupleGetItem as TupleGetItem
-from minitvm.ir.expr import Var as Var
 from minitvm.ir.ops.control import choice as choice
 from minitvm.ir.types import TensorType as TensorType
 from minitvm.ir.types import Type as Type
 from minitvm.ir.types import accepts as accepts
 from minitvm.ir.visitor import substitute as substitute
+from minitvm.tvm.relay.forms import Call as Call
+from minitvm.tvm.relay.forms import Constant as Constant
+from minitvm.tvm.relay.forms import Form as Form
+from minitvm.tvm.relay.forms import GlobalVar as GlobalVar
+from minitvm.tvm.relay.forms import Tuple as Tuple
+from minitvm.tvm.relay.forms import TupleGetItem as TupleGetItem
+from minitvm.tvm.relay.forms import Var as Var
+from minitvm.tvm.relay.forms import attributes as attributes
+from minitvm.tvm.relay.forms import const as const
+from minitvm.tvm.relay.forms import no_type_params as no_type_params
+from minitvm.tvm.relay.forms import type_of as type_of
+from minitvm.tvm.relay.forms import var as var
 RelayExpr = Expr
 TupleWrapper = Expr
 def Any() -> Dim:

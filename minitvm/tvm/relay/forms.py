@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -63,21 +63,21 @@ def type_of(given: Any) -> types.Type | None:
     return given
 
 
-class TensorType(types.TensorType, metaclass=Form):
+class _TensorType(types.TensorType, metaclass=Form):
     """Makes a tensor's type: ``TensorType(shape, dtype="float32")``."""
 
     def __new__(cls, shape: Any, dtype: str = "float32") -> Any:
         return types.TensorType(shape_of(shape), dtype)
 
 
-class TupleType(types.TupleType, metaclass=Form):
+class _TupleType(types.TupleType, metaclass=Form):
     """Makes a tuple's type of any sequence: ``TupleType(fields)``."""
 
     def __new__(cls, fields: Iterable[Any]) -> Any:
         return types.TupleType(tuple(map(_some_type, fields)))
 
 
-class FuncType(types.FuncType, metaclass=Form):
+class _FuncType(types.FuncType, metaclass=Form):
     """Makes a function's type: ``FuncType(arg_types, ret_type)``, without type parameters and constraints."""
 
     def __new__(
@@ -133,7 +133,7 @@ def _span(given: Any) -> types.Span | None:
     return given if isinstance(given, tuple) else None
 
 
-class Var(nodes.Var, metaclass=Form):
+class _Var(nodes.Var, metaclass=Form):
     """Makes a variable: ``Var(name_hint, type_annotation=None)``."""
 
     def __new__(cls, name_hint: str, type_annotation: Any = None, span: Any = None) -> Any:
@@ -154,21 +154,21 @@ def const(value: Any, dtype: str | None = None, span: Any = None, name: str | No
     return found
 
 
-class Constant(nodes.Constant, metaclass=Form):
+class _Constant(nodes.Constant, metaclass=Form):
     """Makes a constant of an array: ``Constant(data)``."""
 
     def __new__(cls, data: Any, span: Any = None) -> Any:
         return const(np.asarray(data.numpy() if isinstance(data, NDArray) else data))
 
 
-class Tuple(nodes.Tuple, metaclass=Form):
+class _Tuple(nodes.Tuple, metaclass=Form):
     """Makes a tuple: ``Tuple(fields)``."""
 
     def __new__(cls, fields: Sequence[nodes.Expr], span: Any = None) -> Any:
         return nodes.Tuple(fields, _span(span))
 
 
-class TupleGetItem(nodes.TupleGetItem, metaclass=Form):
+class _TupleGetItem(nodes.TupleGetItem, metaclass=Form):
     """Takes a field of a tuple: ``TupleGetItem(tuple_value, index)``."""
 
     def __new__(cls, tuple_value: nodes.Expr, index: int, span: Any = None) -> Any:
@@ -176,9 +176,9 @@ class TupleGetItem(nodes.TupleGetItem, metaclass=Form):
         return nodes.TupleGetItem(value, number(index), _span(span))
 
 
-class Call(nodes.Call, metaclass=Form):
-    """Makes a call, ``Call(op, args, attrs=None)``, of an operator (by name with its attributes), of a function, or of the name of
-    one that a module has."""
+class _Call(nodes.Call, metaclass=Form):
+    """Makes a call, ``Call(op, args, attrs=None)``: of an operator (by name with its attributes), of a function, or of
+    the name of one that a module has."""
 
     def __new__(
         cls, op: Any, args: Sequence[nodes.Expr], attrs: Any = None, type_args: Any = None, span: Any = None
@@ -216,8 +216,21 @@ class GlobalVar(nodes.GlobalVar):
         return self.function
 
     def __call__(self, *args: nodes.Expr) -> nodes.Call:
-        made: nodes.Call = Call(self, args)
-        return made
+        return nodes.Call(self.called(), _operands(args))
+
+
+if TYPE_CHECKING:  # for which they are our classes
+    TensorType = types.TensorType
+    TupleType = types.TupleType
+    FuncType = types.FuncType
+    Var = nodes.Var
+    Constant = nodes.Constant
+    Tuple = nodes.Tuple
+    TupleGetItem = nodes.TupleGetItem
+    Call = nodes.Call
+else:
+    TensorType, TupleType, FuncType = _TensorType, _TupleType, _FuncType
+    Var, Constant, Tuple, TupleGetItem, Call = _Var, _Constant, _Tuple, _TupleGetItem, _Call
 
 
 # --- functions and modules ------------------------------------------------------------------------------------

@@ -5,10 +5,26 @@ from minitvm.errors import TypeInferenceError as TypeInferenceError
 from minitvm.errors import did_you_mean as did_you_mean
 from minitvm.ir import builder as builder
 from minitvm.ir.op import Op as Op
+from minitvm.tvm.relay import registered as registered
+from minitvm.tvm.relay.registered import register_alter_op_layout as register_alter_op_layout
+from minitvm.tvm.relay.registered import register_convert_op_layout as register_convert_op_layout
+from minitvm.tvm.relay.registered import register_legalize as register_legalize
 @dataclass(frozen=True, eq=False)
 class OpName:
     """An operator by name.  Equal to what calls of it apply, whatever its attributes: ``call.op == op.get("add")``."""
     name: str
+
+    def get_attr(self, attr_name: str) -> Any:
+        """What is registered for the operator under a name: ``FTVMAlterOpLayout``; ``None`` where nothing is."""
+        ...
+
+    def set_attr(self, attr_name: str, value: Any, plevel: int=10) -> None:
+        """Registers something for the operator."""
+        ...
+
+    def reset_attr(self, attr_name: str) -> None:
+        """Forgets what is registered for it."""
+        ...
 
     def __call__(self, *args: Any, **attributes: Any) -> Any:
         ...
