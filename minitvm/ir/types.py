@@ -17,8 +17,8 @@ import numpy as np
 
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.dims import Dim, SymbolicDim, Undecided, anonymous, is_anonymous, larger, replace, symbols_of
+from minitvm.ir.dtypes import COMPUTED, is_float
 from minitvm.ir.dtypes import DTYPES as DTYPES
-from minitvm.ir.dtypes import STORED, is_float, register
 from minitvm.ir.dtypes import DType as DType
 from minitvm.ir.dtypes import ResultDType as ResultDType
 from minitvm.ir.written import as_dim as as_dim
@@ -45,6 +45,13 @@ class UnknownSize(TypeInferenceError, Undecided):
     """A number is needed where a dimension is known only when the model runs."""
 
 
+def _no_shape(shape: Shape) -> TypeInferenceError:
+    """Whatever is wrong with one."""
+    if len(shape) > MOST_DIMENSIONS:
+        return TypeInferenceError(f"a tensor of {len(shape)} dimensions, more than {MOST_DIMENSIONS}")
+    return TypeInferenceError(f"shape {shape} has a negative dimension", hint="(None, 3) leaves a dimension open")
+
+
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """The shape and dtype of a dense, row-major tensor; prints as ``Tensor[(1, 3), float32]``."""
@@ -55,14 +62,10 @@ class TensorType:
     def __post_init__(self) -> None:
         if type(self.shape) is not tuple or not _DIMENSIONS.issuperset(map(type, self.shape)):
             object.__setattr__(self, "shape", as_shape(self.shape))
-        if type(self.dtype) is not str or self.dtype not in DTYPES:
+        if type(self.dtype) is not str or self.dtype not in COMPUTED:
             object.__setattr__(self, "dtype", as_dtype(self.dtype, STRING))
-        if self.dtype in STORED:
-            register()
-        if len(self.shape) > MOST_DIMENSIONS:
-            raise TypeInferenceError(f"a tensor of {len(self.shape)} dimensions, more than {MOST_DIMENSIONS}")
-        if min((d for d in self.shape if type(d) is int), default=0) < 0:
-            raise TypeInferenceError(f"shape {self.shape} has a negative dimension")
+        if len(self.shape) > MOST_DIMENSIONS or min((d for d in self.shape if type(d) is int), default=0) < 0:
+            raise _no_shape(self.shape)
 
     def __str__(self) -> str:
         return f"Tensor[{shape_text(self.shape)}, {self.dtype}]"

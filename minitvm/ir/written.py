@@ -7,7 +7,7 @@ from typing import Any
 
 from minitvm.errors import TypeInferenceError, did_you_mean
 from minitvm.ir.dims import Dim, SymbolicDim, anonymous, symbol
-from minitvm.ir.dtypes import DTYPES
+from minitvm.ir.dtypes import DTYPES, STORED, register
 
 
 def as_dim(given: Any) -> Dim:
@@ -29,6 +29,8 @@ def as_shape(given: Any) -> tuple[Dim, ...]:
 def as_dtype(given: Any, *more: str) -> str:
     """A dtype's name from what a user writes: the name, numpy's dtype, its class; or one ``more``."""
     name = given.__name__ if isinstance(given, type) else str(given)
+    if name in STORED:
+        register()
     if name in (*DTYPES, *more):
         return name
     known = f"known dtypes: {', '.join(DTYPES)}"

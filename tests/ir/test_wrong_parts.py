@@ -42,7 +42,7 @@ def test_what_is_none_is_refused_at_once(case: str) -> None:
     make, wrong = CASES[case]
     with pytest.raises(MiniTVMError) as caught:
         make(wrong)
-    assert caught.value.hint or "negative dimension" in str(caught.value)
+    assert caught.value.hint
 
 
 @pytest.mark.parametrize("type_", [(2, 3), [4], "float16"])
