@@ -179,8 +179,9 @@ def _times(found: For, ranges: Ranges) -> float:
     if isinstance(found.extent, Const):
         return float(found.extent.value)
     high = counter(found.extent, ranges).high
-    is_open = any(isinstance(node, Size) for node in walk_exprs(found.extent))
-    return math.inf if is_open else 1.0 if high is None else float(high + 1)
+    if high is not None:
+        return float(high + 1)
+    return math.inf if any(isinstance(node, Size) for node in walk_exprs(found.extent)) else 1.0
 
 
 def _is_kept(buffer: Buffer) -> bool:

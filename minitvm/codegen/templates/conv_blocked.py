@@ -27,6 +27,7 @@ from minitvm.codegen.templates.tile import (
     divisor_at_most,
     in_steps,
     open_cycles,
+    quarters,
     rows_of_line,
     runs,
     spare_loads,
@@ -282,8 +283,7 @@ class BlockedConv(_Windows):
             return [Run(0, 1, self.columns)]
         if self.is_open:
             size = _TILES_OF_A_PIECE * tile.rows
-            whole = self.columns // size
-            return [Run(0, whole, size), Run(whole * size, 1, self.columns - whole * size)]
+            return [Run(0, -(-self.columns // size), size)]
         items = self.batch * self.groups * run.count
         most = max(1, self.columns // (2 * tile.rows))
         wanted = min(most, -(-CPU.items_per_thread * self.machine.threads // items))
@@ -332,11 +332,12 @@ class BlockedConv(_Windows):
         return nest((*sums.shape[:2], valid), block)
 
     def _row(self, place: _Place, column: LoopExpr, width: int, most: int) -> Stmt:
-        """``width`` columns from ``column`` on, in tiles of at most ``most``."""
-        line = axis_of(width, width, 1, 1, 1, 0) if self.flat else self.x
-        return line.over_tiles(
-            most, lambda start, size: self._tile(place, column + start if self.flat else start, size)
-        )
+        """``width`` columns from ``column`` on, or those that there are, in tiles of at most ``most``."""
+        tile = partial(self._tile, place)
+        if not self.flat:
+            return self.x.over_tiles(most, tile)
+        there = quarters(minimum(width, self.columns - column), most) if self.is_open else runs(width, most)
+        return seq(*(run.over(lambda start, size: tile(column + start, size)) for run in there))
 
     # --- a tile -------------------------------------------------------------------------------------------------------
 
@@ -349,7 +350,8 @@ class BlockedConv(_Windows):
         def reduction(step: Step) -> Stmt:
             def part(i: LoopExpr, y: LoopExpr, taps: range, inside: range) -> Stmt:
                 def channels(x: LoopExpr) -> Stmt:
-                    sums = size * place.run.size if taps == range(self.x.taps) else math.inf
+                    all_read = taps == range(self.x.taps) and not self.is_open
+                    sums = size * place.run.size if all_read else math.inf
                     at = i, y, taps.start + x
                     steps = in_steps(inner, sums, partial(step, *at, rows=inside), self.problem.product)
                     return seq(*self._ahead(place, column, size, *at), steps)

@@ -92,13 +92,18 @@ def runs(total: int, most: int) -> list[Run]:
     return pieces(total, -(-total // most)) if isinstance(total, int) else halves(total, most)
 
 
-def halves(total: Any, most: int) -> list[Run]:
-    """A total that only a run knows in pieces of ``most``, then one or none of each power of two below it."""
-    sizes = [1 << s for s in reversed(range((most - 1).bit_length()))]
-    whole = 0 if most & (most - 1) == 0 else total // most * most
+def halves(total: Any, most: int, part: int = 2) -> list[Run]:
+    """A total that only a run knows in pieces of ``most``, then fewer than ``part`` of each of its powers below that."""
+    sizes = [part**power for power in reversed(range(most.bit_length())) if part**power < most]
+    whole = 0 if not sizes or sizes[0] * part == most else total // most * most
     left = total - whole
-    rest = [Run(whole + left // (2 * n) * (2 * n), left // n - left // (2 * n) * 2, n) for n in sizes]
+    rest = [Run(whole + left // (part * n) * (part * n), left // n - left // (part * n) * part, n) for n in sizes]
     return [Run(0, total // most, most), *rest]
+
+
+def quarters(total: Any, most: int) -> list[Run]:
+    """The same with a third of the code for what is left over: of pixels, where that is little of an image."""
+    return halves(total, most, 4)
 
 
 def pieces(total: int, count: int) -> list[Run]:
@@ -178,7 +183,7 @@ def step_cycles(rows: int, blocks: int, tile: Tile, each: int = 1, spread: int =
 @cache
 def open_cycles(tiled: int, alone: int, blocks: int, tile: Tile, each: int = 1) -> float:
     """The same where only a run knows how many rows there are: usually so many in tiles, and some by themselves."""
-    across, down = runs(blocks, tile.blocks), [*halves(tiled, tile.rows), Run(0, alone, 1)]
+    across, down = runs(blocks, tile.blocks), [*quarters(tiled, tile.rows), Run(0, alone, 1)]
     return sum(b.count * sum(r.count * cycles(r.size, b.size, each) for r in down) for b in across)
 
 

@@ -17,7 +17,7 @@ from functools import cached_property
 
 from minitvm.codegen.default_schedule import Element, filled
 from minitvm.codegen.loops import inside, or_zero
-from minitvm.codegen.templates.tile import Run, halves, runs
+from minitvm.codegen.templates.tile import Run, quarters, runs
 from minitvm.ir.dims import Dim, larger, smaller, usual
 from minitvm.ir.loop import Buffer, Const, LoopExpr, Stmt, as_index, const, loop, maximum, minimum, select, seq
 from minitvm.target import MachineModel
@@ -130,7 +130,7 @@ class OpenAxis(Axis):
         if most == 1:
             return loop(self.outputs, lambda i: body(i, 1), name="tile")
         first, end = self._inside
-        tiles = [replace(run, begin=first + run.begin) for run in halves(end - first, most)[:-1]]  # type: ignore[arg-type]
+        tiles = [replace(run, begin=first + run.begin) for run in quarters(end - first, most)[:-1]]  # type: ignore[arg-type]
         tiled = sum(run.count * run.size for run in tiles)
 
         def alone(i: LoopExpr) -> Stmt:
