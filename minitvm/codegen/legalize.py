@@ -31,7 +31,7 @@ from minitvm.ir.loop import (
     const,
     intrin,
     map_expr,
-    map_stmt,
+    map_nodes,
     minimum,
     select,
     walk_exprs,
@@ -76,7 +76,7 @@ def legalize(kernel: Kernel, native: Set[str]) -> Kernel:
             return _float_power(expr, native)
         return expr
 
-    body = map_stmt(kernel.body, lambda e: map_expr(e, visit))
+    body = map_nodes(kernel.body, visit)
     if body is kernel.body:
         return kernel
     return replace(kernel, body=body)
@@ -133,7 +133,7 @@ def spell_scalars(kernel: Kernel, fuses: bool = False) -> Kernel:
     ``fuses``: whether the machine rounds ``fma`` once.
     """
     kernel = spell_stored(kernel) if _holds_stored(kernel) else kernel
-    return replace(kernel, body=map_stmt(kernel.body, lambda e: map_expr(e, partial(machine_form, fuses=fuses))))
+    return replace(kernel, body=map_nodes(kernel.body, partial(machine_form, fuses=fuses)))
 
 
 def _holds_stored(kernel: Kernel) -> bool:

@@ -36,13 +36,14 @@ from minitvm.ir.loop import (
     intrin,
     loop,
     map_expr,
+    map_nodes,
     map_stmt,
     maximum,
     minimum,
     nest,
     select,
     seq,
-    substitute_vars,
+    walk_stmts,
 )
 from minitvm.ir.loop.affine import depends_on
 from minitvm.ir.op import identity_of
@@ -62,21 +63,19 @@ def trips(found: For) -> int:
     return int(found.extent.value)
 
 
-def bind_vars(body: Stmt, values: dict[LoopVar, LoopExpr]) -> Stmt:
+def bind_vars(body: Stmt, values: Mapping[LoopVar, LoopExpr], on_stmt: Callable[[Stmt], Stmt] = lambda s: s) -> Stmt:
     """``body`` with variables replaced."""
-    return map_stmt(body, on_expr=lambda e: substitute_vars(e, values)) if values else body
+    return map_nodes(body, lambda node: values.get(node, node) if isinstance(node, LoopVar) else node, on_stmt)
 
 
 def fresh_vars(body: Stmt) -> Stmt:
     """A copy whose loops have variables of their own."""
+    own = {stmt.var: LoopVar(stmt.var.name) for stmt in walk_stmts(body) if isinstance(stmt, For)}
 
     def rename(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, For):
-            var = LoopVar(stmt.var.name)
-            return For(var, stmt.extent, bind_vars(stmt.body, {stmt.var: var}), stmt.kind)
-        return stmt
+        return For(own[stmt.var], stmt.extent, stmt.body, stmt.kind) if isinstance(stmt, For) else stmt
 
-    return map_stmt(body, on_stmt=rename)
+    return bind_vars(body, own, rename)
 
 
 def nested(loops: Loops, body: Stmt) -> Stmt:
@@ -112,11 +111,14 @@ def redirect(stmt: Stmt, targets: Mapping[Buffer, Buffer], at: At = tuple) -> St
             return type(node)(targets[node.buffer], at(node.index), node.value)
         return node
 
-    return map_stmt(stmt, on_expr=lambda e: redirect_loads(e, targets, at), on_stmt=redirected)
+    done: dict[LoopExpr, LoopExpr] = {}
+    return map_stmt(stmt, on_expr=lambda e: redirect_loads(e, targets, at, done), on_stmt=redirected)
 
 
-def redirect_loads(expr: LoopExpr, targets: Mapping[Buffer, Buffer], at: At = tuple) -> LoopExpr:
-    """:func:`redirect` for one expression."""
+def redirect_loads(
+    expr: LoopExpr, targets: Mapping[Buffer, Buffer], at: At = tuple, done: dict[LoopExpr, LoopExpr] | None = None
+) -> LoopExpr:
+    """:func:`redirect` for one expression; ``done``: what was made of others."""
     if not expr.reads:
         return expr
 
@@ -125,7 +127,7 @@ def redirect_loads(expr: LoopExpr, targets: Mapping[Buffer, Buffer], at: At = tu
             return Load(targets[node.buffer], at(node.index))
         return node
 
-    return map_expr(expr, redirected)
+    return map_expr(expr, redirected, done)
 
 
 # --- one loop becomes two, two become one ---------------------------------------------------------------------

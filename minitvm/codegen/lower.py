@@ -11,7 +11,7 @@ from functools import partial
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.batch import Batch, batch_of
 from minitvm.codegen.long_sums import in_blocks
-from minitvm.codegen.loops import nested, redirect, redirect_loads, with_memory
+from minitvm.codegen.loops import nested, redirect, with_memory
 from minitvm.codegen.overrides import Override
 from minitvm.codegen.problem import TEMPLATES, Problem, Scaled, Template, override_for
 from minitvm.codegen.records import trying
@@ -333,8 +333,7 @@ def fuse_epilogue(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Outpu
 
 def fuse_prologue(body: Stmt, inputs: dict[Buffer, Buffer]) -> Stmt:
     """Loads of the template's inputs become loads of the parameters, or what the prologue computes."""
-    inliner = Inliner()
-    return map_stmt(body, on_expr=lambda e: inliner.inline(redirect_loads(e, inputs)))
+    return map_stmt(redirect(body, inputs), on_expr=Inliner().inline)
 
 
 def _cut(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], nest: Nest) -> Stmt:

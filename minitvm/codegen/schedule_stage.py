@@ -36,8 +36,7 @@ from minitvm.ir.loop import (
     Store,
     all_of,
     const,
-    map_expr,
-    map_stmt,
+    map_nodes,
     maximum,
     minimum,
     nest,
@@ -132,7 +131,7 @@ class _Staged:
                     return Load(padded, index) if alike and self._has(index, ranges) else node
             return node
 
-        bare = map_stmt(stmt, lambda e: map_expr(e, unasked))
+        bare = map_nodes(stmt, unasked)
         return redirect(bare, {self.source: self.buffer, padded: self.buffer}, self.at)
 
     def _has(self, index: Index, ranges: Mapping[LoopVar, Range]) -> bool:

@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias
 
 from minitvm.codegen import schedule_loops, schedule_memory, schedule_parts, schedule_stage
-from minitvm.codegen.loops import fresh_vars, redirect
+from minitvm.codegen.loops import bind_vars, fresh_vars, redirect
 from minitvm.codegen.schedule_loops import find_loop
 from minitvm.codegen.schedule_memory import find_buffer
 from minitvm.errors import ScheduleError
@@ -28,14 +28,12 @@ from minitvm.ir.loop import (
     Buffer,
     For,
     Kernel,
-    LoopExpr,
     LoopKind,
     LoopVar,
     Stmt,
     map_stmt,
     replace_stmt,
     stmt_children,
-    substitute_vars,
     walk_stmts,
 )
 from minitvm.ir.loop.text import fresh
@@ -239,13 +237,12 @@ def _renamed(body: Stmt, renamed: Mapping[Thing, Thing]) -> Stmt:
     """With other things in place of some; loops in which there are none stay what they are."""
     variables = {x: y for x, y in renamed.items() if x is not y and isinstance(x, LoopVar) and isinstance(y, LoopVar)}
     buffers = {x: y for x, y in renamed.items() if x is not y and isinstance(x, Buffer) and isinstance(y, Buffer)}
-    values: dict[LoopVar, LoopExpr] = {**variables}
     if not variables and not buffers:
         return body
 
     def inside(stmt: Stmt) -> Stmt:
         moved = redirect(stmt, buffers) if buffers else stmt
-        return map_stmt(moved, lambda e: substitute_vars(e, values), other)
+        return bind_vars(moved, variables, other)
 
     def other(stmt: Stmt) -> Stmt:
         if isinstance(stmt, For) and stmt.var in variables:

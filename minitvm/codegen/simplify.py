@@ -48,7 +48,7 @@ _ONLY = Range(0, 0)
 def simplify_expr(expr: LoopExpr, ranges: Ranges) -> LoopExpr:
     """The same value, shorter.  Shared subexpressions stay shared."""
     facts = Facts.of(ranges)
-    return map_expr(expr, lambda node: _simplify_node(node, facts))
+    return map_expr(expr, lambda node: _simplify_node(node, facts), facts.simpler)
 
 
 def _simplify_node(node: LoopExpr, ranges: Ranges) -> LoopExpr:
@@ -151,10 +151,9 @@ def _simplify_loop(stmt: For, ranges: Ranges) -> Stmt | None:
     inner = counter(extent, ranges)
     if inner.is_empty:
         return None
-    if isinstance(extent, Const) and extent.value == 1 and stmt.kind in (LoopKind.SERIAL, LoopKind.UNROLLED):
-        return simplify_stmt(stmt.body, {**ranges, stmt.var: _ONLY})
-    body = simplify_stmt(stmt.body, {**ranges, stmt.var: inner})
-    return None if body is None else For(stmt.var, extent, body, stmt.kind)
+    once = isinstance(extent, Const) and extent.value == 1 and stmt.kind in (LoopKind.SERIAL, LoopKind.UNROLLED)
+    body = simplify_stmt(stmt.body, Facts({**ranges, stmt.var: _ONLY if once else inner}))
+    return body if once or body is None else For(stmt.var, extent, body, stmt.kind)
 
 
 def _simplify_if(condition: LoopExpr, then: Stmt, orelse: Stmt | None, ranges: Ranges) -> Stmt | None:
@@ -172,5 +171,5 @@ def _simplify_if(condition: LoopExpr, then: Stmt, orelse: Stmt | None, ranges: R
 
 def simplify(kernel: Kernel) -> Kernel:
     """The same kernel, simplified."""
-    body = simplify_stmt(kernel.body, {})
+    body = simplify_stmt(kernel.body, Facts({}))
     return replace(kernel, body=body if body is not None else Seq(()))

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from minitvm.ir.loop import Binary, Buffer, Const, Kernel, Load, LoopExpr, Stmt, Store, as_index, map_expr, map_stmt
+from minitvm.ir.loop import Binary, Buffer, Const, Kernel, Load, LoopExpr, Stmt, Store, as_index, map_nodes
 
 
 def without_quotients(kernel: Kernel) -> Kernel:
     """The kernel with positions behind the last element of an axis, which the axes before have none of."""
-    body = map_stmt(kernel.body, lambda expr: map_expr(expr, _load) if expr.reads else expr, _store)
+    body = map_nodes(kernel.body, _load, _store)
     return kernel if body is kernel.body else replace(kernel, body=body)
 
 

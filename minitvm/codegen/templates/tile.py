@@ -93,7 +93,7 @@ def runs(total: int, most: int) -> list[Run]:
 
 
 def halves(total: Any, most: int, part: int = 2) -> list[Run]:
-    """A total that only a run knows in pieces of ``most``, then fewer than ``part`` of each of its powers below that."""
+    """A total that only a run knows in pieces of ``most``, then fewer than ``part`` of each of its powers below."""
     sizes = [part**power for power in reversed(range(most.bit_length())) if part**power < most]
     whole = 0 if not sizes or sizes[0] * part == most else total // most * most
     left = total - whole

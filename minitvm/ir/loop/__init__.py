@@ -76,6 +76,7 @@ from minitvm.ir.loop.stmt import (
     guarded,
     loop,
     map_expr,
+    map_nodes,
     map_stmt,
     nest,
     post_order_exprs,

@@ -294,6 +294,7 @@ class Facts(dict[LoopVar, Range]):
         self.bounds: dict[LoopExpr, Range] = {}
         self.proved: dict[LoopExpr, bool | None] = {}
         self.data: dict[LoopExpr, bool] = {}
+        self.simpler: dict[LoopExpr, LoopExpr] = {}
 
     @staticmethod
     def of(ranges: Ranges) -> Facts:

@@ -7,7 +7,7 @@ from functools import cache
 
 from minitvm.ir.dims import number
 from minitvm.ir.loop.expr import Buffer, Const, Load, LoopExpr, Size
-from minitvm.ir.loop.stmt import Alloc, Kernel, Stmt, Store, map_expr, map_stmt
+from minitvm.ir.loop.stmt import Alloc, Kernel, Stmt, Store, map_nodes
 
 
 def bound(kernel: Kernel, values: Mapping[str, int]) -> Kernel:
@@ -27,5 +27,5 @@ def bound(kernel: Kernel, values: Mapping[str, int]) -> Kernel:
     def stmt(old: Stmt) -> Stmt:
         return replace(old, buffer=buffer(old.buffer)) if isinstance(old, (Store, Alloc)) else old
 
-    body = map_stmt(kernel.body, lambda expr: map_expr(expr, node), stmt)
+    body = map_nodes(kernel.body, node, stmt)
     return Kernel(kernel.name, tuple(map(buffer, kernel.params)), body, kernel.results, kernel.spans)

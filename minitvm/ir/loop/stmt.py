@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from operator import attrgetter, is_
 from typing import Any, TypeAlias, TypeVar
 
@@ -333,19 +334,22 @@ def dependency_order(roots: Sequence[T], operands: Callable[[T], Sequence[T]]) -
     return order
 
 
-def map_expr(expr: LoopExpr, visit: Callable[[LoopExpr], LoopExpr]) -> LoopExpr:
-    """Rebuild bottom-up; ``visit`` gets each node over its rewritten operands.  Shared nodes are visited once."""
-    if not expr.operands:
-        return visit(expr)
-    done: dict[LoopExpr, LoopExpr] = {}
-    stack = [expr]
+def map_expr(
+    expr: LoopExpr, visit: Callable[[LoopExpr], LoopExpr], done: dict[LoopExpr, LoopExpr] | None = None
+) -> LoopExpr:
+    """Rebuild bottom-up; ``visit`` gets each node over its rewritten operands.  Shared nodes are visited once.
+
+    ``done``: what the same ``visit`` made before, of expressions that share nodes with this one.
+    """
+    done = {} if done is None else done
+    stack = [] if expr in done else [expr]
     while stack:
         node = stack[-1]
-        waiting = () if node in done else [child for child in node.operands if child not in done]
+        operands = node.operands
+        waiting = [child for child in operands if child not in done]
         if waiting:
             stack += reversed(waiting)
         elif stack.pop() not in done:
-            operands = node.operands
             done[node] = visit(rebuild_expr(node, [done[child] for child in operands]) if operands else node)
     return done[expr]
 
@@ -367,6 +371,11 @@ def map_stmt(
         return on_stmt(node if same else _over(node, new_exprs, new_parts))
 
     return walk(stmt)
+
+
+def map_nodes(stmt: Stmt, visit: Callable[[LoopExpr], LoopExpr], on_stmt: Callable[[Stmt], Stmt] = lambda s: s) -> Stmt:
+    """:func:`map_stmt` by :func:`map_expr`: what statements have in common is visited once."""
+    return map_stmt(stmt, partial(map_expr, visit=visit, done={}), on_stmt)
 
 
 def replace_stmt(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
