@@ -130,7 +130,7 @@ class Prover(Verify):
             return
         rtol, draws = self._rtol_for(info), self._draws or draws_of(info)
         try:
-            proof.found = compare_numbers(before, after, what, rtol, self.seed, draws, self._known)
+            proof.found = compare_numbers(before, after, what, rtol, self.seed, draws, self._known, info.exactness)
         except NumbersDiffer as error:
             proof.found, proof.draw = error.found, error.found.draw
             raise

@@ -24,7 +24,6 @@ from minitvm.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem, Var
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.ops.elemwise import Multiply
-from minitvm.ir.ops.nn_conv import FilterBank
 from minitvm.ir.ops.nn_dense import Dense
 from minitvm.ir.ops.tensor import Full, Zeros
 from minitvm.ir.pattern import (
@@ -39,6 +38,7 @@ from minitvm.ir.pattern import (
     is_one_of,
 )
 from minitvm.ir.types import TensorType, TupleType
+from minitvm.lab.layers import Layer, drawn
 
 SIZES = (1, 2, 3, 2, 1, 3, 4, 0)
 """Extents of dimensions; the last ones are rarer."""
@@ -46,6 +46,7 @@ RANKS = (2, 1, 3, 4, 0, 5)
 ELEMENTS = 512
 """The most of one tensor."""
 NUMBERS = (0.0, 1.0, -1.0, 2.0, 0.5, -0.0, 3.0, -128.0, 127.0, 255.0, 6.0, 1e-5, math.inf, -math.inf)
+PLAIN = ("float32", "float64", "float16", "int32", "int64", "int8", "uint8", "bool")
 WHOLE = (0, 1, -1, 2, 3, -2, 4)
 LAYOUTS = ("NCHW", "NHWC", "NCHW2c", "NCHW4c", "CHWN", "OIHW", "HWIO", "OIHW2i", "OIHW4o", "NCW", "NWC", "NC", "CN")
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -69,22 +70,6 @@ class Seen:
     parts: set[tuple[int, Any]] = field(default_factory=set)
 
 
-def wanted(pattern: Pattern) -> dict[tuple[int, Any], str]:
-    """Every part of a pattern that cases must have had, in words."""
-    found: dict[tuple[int, Any], str] = {}
-    if isinstance(pattern, CallPattern):
-        found.update({(id(pattern), op): f"an operator {_name(op)}" for op in pattern.ops})
-    if isinstance(pattern, EitherPattern):
-        found.update({(id(pattern), i): f"alternative {i + 1} of either" for i in range(len(pattern.alternatives))})
-    for part in pattern.parts():
-        found.update(wanted(part))
-    return found
-
-
-def _name(op: type[Op] | str) -> str:
-    return op if isinstance(op, str) else getattr(op, "name", op.__name__) or op.__name__
-
-
 class Drawer:
     """Draws one expression; ``dtype`` and ``rank`` are those of most of its leaves."""
 
@@ -94,12 +79,15 @@ class Drawer:
         other = "float32" if rng.random() < 0.5 else rng.choice(DTYPES)
         self.dtypes = (dtype, dtype, other) if rng.random() < 0.35 else (dtype,)
         """Those of leaves."""
-        self.boldness = rng.choice((0.0, 0.15, 0.5))
+        self.boldness = rng.choice((0.0, 0.15, 0.5, 0.8))
         """How many attributes are not at their defaults."""
         self.sharing = rng.choice((0.0, 0.0, 0.5, 0.9))
         """How many leaves are one that there is already, or a multiple of it."""
-        self.hints: dict[str, Any] = {}
-        """Attributes that go with the shapes of an operator's operands."""
+        self.hints: Layer | None = None
+        """Attributes that go with the shapes of the next operator's operands."""
+        self.layers: dict[type[Op], Layer] = {}
+        self.given: dict[type[Op], dict[str, Any]] = {}
+        """The last attributes of an operator, which siblings share."""
         self.shape: tuple[int, ...] | None = None
         """Of the next leaf, where an operator's operands have to go together."""
         self.layout = ""
@@ -159,22 +147,31 @@ class Drawer:
         if parts is None:
             arity = _arity(kind)
             parts = (Pattern(),) * (2 if arity is None else arity)
-        hints, shapes = self._layer(kind) if issubclass(kind, FilterBank) else ({}, [])
-        args: list[Expr] = []
-        for i, part in enumerate(parts):
-            self.shape = shapes[i] if i < len(shapes) else self.shape
-            args.append(self.draw(part))
-        self.hints = hints
+        layer = drawn(self.rng, kind, self.layers.get(kind))
+        args = self._operands(parts, layer.shapes if layer is not None else ())
+        if layer is not None:
+            self.hints = self.layers[kind] = layer
         swaps = kind.commutative if pattern.commutative is None else pattern.commutative
         if swaps and len(args) == 2 and self.rng.random() < 0.5:
             args.reverse()
         return self._build(kind, args)
 
+    def _operands(self, parts: Sequence[Pattern], shapes: Sequence[tuple[int, ...]]) -> list[Expr]:
+        """In order; where nothing else says what shapes they have, calls before leaves, which go with them."""
+        found: dict[int, Expr] = {}
+        for i in sorted(range(len(parts)), key=lambda i: not shapes and not isinstance(parts[i], CallPattern)):
+            given = self.shape = shapes[i] if i < len(shapes) else self.shape
+            found[i] = self.draw(parts[i])
+            type_ = found[i].checked_type
+            if isinstance(type_, TensorType) and type_.is_static and (given or isinstance(found[i], Call)):
+                self.base = type_.static_shape
+        return [found[i] for i in range(len(parts))]
+
     def _build(self, kind: type[Op], args: Sequence[Expr]) -> Expr:
-        hints, self.hints = self.hints, {}
+        layer, self.hints = self.hints, None
         try:
-            values = {name: self._attribute(a, args) for name, a in attributes_of(kind).items() if self._gives(a)}
-            values.update(hints)
+            values = self._attributes(kind, args) | (layer.attributes if layer is not None else {})
+            self.given[kind] = values
             return _small(Call(kind(**values), args))
         except (MiniTVMError, TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError):
             raise NotDrawn from None
@@ -188,24 +185,6 @@ class Drawer:
         if index >= count:
             raise NotDrawn
         return TupleGetItem(inner, index)
-
-    def _layer(self, kind: type[FilterBank]) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
-        """Attributes of a layer with filters, and shapes of an image and of weights in the layouts by default."""
-        rng, rank = self.rng, len(kind.spatial)
-        groups, per_group, filters = rng.choice((1, 1, 1, 2)), rng.choice((1, 2, 3)), rng.choice((1, 2, 3))
-        taps = [rng.choice((1, 2, 2, 3, 4)) for _ in range(rank)]
-        image = [rng.choice((1, 1, 2, 3, 4)) for _ in range(rank)]
-        channels = {"O": filters * (groups if kind.filters == "OI" else 1), "I": per_group}
-        channels["I"] *= 1 if kind.filters == "OI" else groups
-        some = [rng.choice((1, 2, 2, 3)) for _ in range(rank)]
-        hints = {
-            "groups": groups,
-            "strides": tuple(some) if rng.random() < 0.3 else (some[0],) * rank,
-            "dilation": tuple(rng.choice((1, 1, 1, 2)) for _ in range(rank)),
-            "padding": tuple(rng.randint(0, n) for n in (*taps, *taps)),
-        }
-        shapes = [(rng.choice((1, 2)), per_group * groups, *image), (*(channels[c] for c in kind.filters), *taps)]
-        return hints, shapes
 
     # --- leaves ---
 
@@ -234,6 +213,9 @@ class Drawer:
         return self.rng.choice(self.dtypes)
 
     def _fresh(self, rank: int) -> tuple[int, ...]:
+        """Of few elements; square often, where one axis can be mistaken for another."""
+        if self.rng.random() < 0.3:
+            return (self.rng.choice((2, 3)),) * rank
         while True:
             shape = tuple(self.rng.choice(SIZES) for _ in range(rank))
             if math.prod(shape) <= ELEMENTS:
@@ -249,9 +231,12 @@ class Drawer:
             return self._fresh(rank)
         if how < max(0.45, self.sharing):
             return self.base
-        if how < 0.65:
+        if how < 0.6 and self.base:
+            kept = self.rng.randrange(len(self.base))  # one for each place of an axis
+            return (self.base[kept], *(1 for _ in self.base[kept + 1 :]))
+        if how < 0.7:
             return tuple(1 if self.rng.random() < 0.4 else n for n in self.base)[self.rng.randint(0, 1) :]
-        if how < 0.75:
+        if how < 0.78:
             return tuple(self.rng.sample(self.base, len(self.base)))
         if how < 0.82:
             return self._fresh(1)
@@ -273,7 +258,8 @@ class Drawer:
         how, dtype = self.rng.random(), self._dtype()
         signed = -number if number == 0 and self.rng.random() < 0.5 else number
         if how < 0.7:
-            return Constant(_cast(np.full(self._shape(None), signed), dtype))
+            shape = () if self.rng.random() < 0.3 else self._shape(None)
+            return Constant(_cast(np.full(shape, signed), dtype))
         if how < 0.85 and number in (0, 1):
             return self._build(Zeros, []) if number == 0 else self._build(OPS["ones"], [])
         return self._build(Full, [Constant(_cast(np.asarray(signed), dtype))])
@@ -281,7 +267,16 @@ class Drawer:
     # --- attributes ---
 
     def _gives(self, attribute: Attribute) -> bool:
-        return attribute.required or self.rng.random() < self.boldness
+        least = 0.5 if attribute.name == "axis" else 0.0
+        return attribute.required or self.rng.random() < max(self.boldness, least)
+
+    def _attributes(self, kind: type[Op], args: Sequence[Expr]) -> dict[str, Any]:
+        """Those of the last call of this operator, maybe but for one; or new ones."""
+        known, last = attributes_of(kind), self.given.get(kind)
+        if last is None or self.rng.random() < 0.6:
+            return {name: self._attribute(a, args) for name, a in known.items() if self._gives(a)}
+        other = self.rng.choice(list(known)) if known and self.rng.random() < 0.4 else ""
+        return last | ({other: self._attribute(known[other], args)} if other else {})
 
     def _attribute(self, attribute: Attribute, args: Sequence[Expr]) -> Any:
         """A value that the annotation allows, of those that mean something for operands of these shapes."""
@@ -294,14 +289,15 @@ class Drawer:
         if origin is Literal:
             return self.rng.choice(parts)
         if origin is Annotated:
-            return self.dtype if self.dtype in parts[1] and self.rng.random() < 0.4 else self.rng.choice(parts[1])
+            how, usual = self.rng.random(), [self.dtype, *(d for d in PLAIN if d in parts[1])]
+            return self.rng.choice(parts[1]) if how < 0.2 or self.dtype not in parts[1] else self.rng.choice(usual)
         if origin in (Union, types.UnionType):
             return self._value(self.rng.choice(parts), name, shape)
         if origin is tuple:
             return self._tuple(name, shape, parts)
         scalars: dict[Any, Callable[[], Any]] = {
             bool: lambda: self.rng.random() < 0.5,
-            int: lambda: self.rng.choice((*WHOLE, *range(-len(shape), len(shape)))),
+            int: lambda: self.rng.choice([*range(-len(shape), len(shape))] * 2 + [*WHOLE]),
             float: lambda: self.rng.choice(NUMBERS),
             str: lambda: self._text(name, len(shape)),
             type(None): lambda: None,
@@ -330,9 +326,14 @@ class Drawer:
         if name == "axes":
             return tuple(self.rng.sample(range(len(shape)), len(shape)))
         if name == "axis":
-            return tuple(self.rng.sample(range(len(shape)), self.rng.randint(0, len(shape))))
+            ahead = self.rng.choice((0, 0, len(shape)))
+            return tuple(a - ahead for a in self.rng.sample(range(len(shape)), self.rng.randint(0, len(shape))))
         if name in ("newshape", "shape"):
             return self._same_size(shape)
+        if name == "pad_width":
+            quiet = max(0, len(shape) - 2) if self.rng.random() < 0.7 else 0  # images are padded along rows and columns
+            ends = [(self.rng.choice((0, 1, 1, 2)), self.rng.choice((0, 1, 1, 2))) for _ in shape]
+            return tuple((0, 0) if axis < quiet else pair for axis, pair in enumerate(ends))
         if any(get_origin(part) is tuple for part in parts):
             raise NotDrawn
         least = 0 if name in ("padding", "output_padding", "begin") else 1

@@ -6,12 +6,13 @@ assert verdict.holds, verdict
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import pkgutil
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,25 +21,31 @@ import numpy as np
 import minitvm.passes
 from minitvm.errors import ConfigError, MiniTVMError
 from minitvm.ir.decision import Declined, Exactness
-from minitvm.ir.dtypes import carrier
 from minitvm.ir.evaluate import evaluate
-from minitvm.ir.expr import Expr, Function, Module
-from minitvm.ir.pattern import matches
-from minitvm.ir.visitor import calls, free_vars, use_counts
-from minitvm.lab.drawing import Drawer, NotDrawn, PredicateFailed, strata, wanted
+from minitvm.ir.expr import Call, Expr, Function, Module
+from minitvm.ir.op import Op
+from minitvm.ir.pattern import CallPattern, EitherPattern, Pattern, matches
+from minitvm.ir.types import TensorType
+from minitvm.ir.visitor import calls, free_vars, post_order, use_counts
+from minitvm.lab.drawing import Drawer, NotDrawn, PredicateFailed, strata
+from minitvm.passes.bits import first_other_bits
 from minitvm.passes.bound import Bound, Of
-from minitvm.passes.compare import DRAWS, LARGE, closer, compare, difference, random_inputs
-from minitvm.passes.roundings import Results, beyond_roundings, flatten
+from minitvm.passes.compare import DRAWS, LARGE, closer, compare, random_inputs, turns
+from minitvm.passes.roundings import Results, beyond_reassociation, beyond_roundings, flatten
 from minitvm.passes.rule import Rule, check_answer
 
 TRIES = 6000
 """Expressions that are begun; few of them fit an operator, and of these few a rule."""
 MOST_FIRED = 250
 """Cases that fired, from which on no more are drawn: of a rule that fires often, they repeat each other."""
-AFTER_A_FIND = 400
+ALIKE = 2
+"""Cases of one kind (operators, attributes that are given, dtypes) that are compared; more repeat them."""
+AFTER_A_FIND = 200
 """Expressions that are drawn behind the first counterexample, for a smaller one."""
 LEAST = 5
 """Cases that must have been compared, before a rule holds."""
+PATIENCE = 5
+"""Times as many expressions are begun, as long as the pattern is matched and those were not compared."""
 ROUGH = 1e-2
 """Of the largest magnitude: what an approximate rule may be off."""
 
@@ -92,6 +99,7 @@ class Verdict:
     declined: Counter[str] = field(default_factory=Counter)
     dtypes: Counter[str] = field(default_factory=Counter)
     ranks: Counter[int] = field(default_factory=Counter)
+    kinds: Counter[Hashable] = field(default_factory=Counter)
     missing: tuple[str, ...] = ()
     counterexample: Counterexample | None = None
 
@@ -147,7 +155,9 @@ def verify_rule(rule: Rule, tries: int = TRIES, seed: int = 0, most: int = MOST_
     found, parts = Verdict(rule), wanted(rule.pattern)
     seen: set[tuple[int, Any]] = set()
     left = tries
-    for case in _cases(rule, tries, seed, found, seen):
+    for case in _cases(rule, tries * PATIENCE, seed, found, seen):
+        if left == 1 and found.tried < tries * PATIENCE and found.matched and found.compared < LEAST:
+            left = 2
         left = AFTER_A_FIND if found.counterexample and left > AFTER_A_FIND else left - 1
         if left <= 0 or (found.fired >= most and not found.counterexample):
             break
@@ -155,6 +165,22 @@ def verify_rule(rule: Rule, tries: int = TRIES, seed: int = 0, most: int = MOST_
             _judge(rule, case, found)
     found.missing = tuple(words for part, words in parts.items() if part not in seen)
     return found
+
+
+def wanted(pattern: Pattern) -> dict[tuple[int, Any], str]:
+    """Every part of a pattern that cases must have had, in words."""
+    found: dict[tuple[int, Any], str] = {}
+    if isinstance(pattern, CallPattern):
+        found.update({(id(pattern), op): f"an operator {_name(op)}" for op in pattern.ops})
+    if isinstance(pattern, EitherPattern):
+        found.update({(id(pattern), i): f"alternative {i + 1} of either" for i in range(len(pattern.alternatives))})
+    for part in pattern.parts():
+        found.update(wanted(part))
+    return found
+
+
+def _name(op: type[Op] | str) -> str:
+    return op if isinstance(op, str) else getattr(op, "name", op.__name__) or op.__name__
 
 
 def _cases(
@@ -200,10 +226,26 @@ def _judge(rule: Rule, case: tuple[Expr, str, int], found: Verdict) -> None:
         if isinstance(answer, Declined):
             found.declined[answer.reason] += 1
         elif answer is not node:
+            kind = _kind(node)
+            found.kinds[kind] += 1
+            if found.kinds[kind] > ALIKE:
+                continue
             found.fired += 1
             found.dtypes[dtype] += 1
             found.ranks[rank] += 1
             _compare(rule, function, Function(function.params, answer), found)
+
+
+def _kind(node: Expr) -> Hashable:
+    """What cases have to differ in so as not to repeat each other."""
+    found = list[Hashable]()
+    for part in post_order(node):
+        type_ = part.checked_type
+        leaf = (type_.dtype, type_.rank, type_ == node.checked_type) if isinstance(type_, TensorType) else ()
+        op = part.op if isinstance(part, Call) and isinstance(part.op, Op) else None
+        given = {f.name for f in dataclasses.fields(op) if getattr(op, f.name) != f.default} if op else {type(part)}
+        found.append((type(op), frozenset(given), leaf))
+    return tuple(found)
 
 
 def _compare(rule: Rule, before: Function, after: Function, found: Verdict) -> None:
@@ -248,8 +290,12 @@ def _answer(rule: Rule, before: Function, after: Function) -> Answer:
 
 
 def _rough(before: Function, after: Function) -> Answer:
-    """As far as small numbers go."""
-    done = compare(before, lambda inputs: evaluate(after, *inputs), rtol=ROUGH, draws=DRAWS[:2])
+    """As far as small numbers go, and others as far as what is on the way lets them."""
+
+    def explain(inputs: list[Any], found: Results, expected: Results) -> str:
+        return beyond_reassociation([(before, inputs), (after, inputs)], found, expected, ROUGH)
+
+    done = compare(before, lambda inputs: evaluate(after, *inputs), rtol=ROUGH, draws=DRAWS, explain=explain)
     if done.difference:
         return Counterexample(Module(before), Module(after), tuple(done.inputs), done.difference)
     return bool(done.agreed)
@@ -276,7 +322,7 @@ Judge = Callable[[list[Any], Results, Results], str]
 def _held(before: Function, after: Function, judge: Judge) -> Answer:
     """On every draw that the call itself takes, those near cancellation, underflow and overflow among them."""
     compared = False
-    for draw in (*DRAWS, *closer(before), LARGE):
+    for draw in (*turns(before, DRAWS), *closer(before), LARGE):
         inputs = random_inputs(before, 0, draw)
         if isinstance(inputs, Declined):
             continue
@@ -290,36 +336,8 @@ def _held(before: Function, after: Function, judge: Judge) -> Answer:
     return compared
 
 
-def first_other_bits(inputs: list[Any], have: Results, want: Results) -> str:
-    """The first result that has not the same bits."""
-    for position, (h, w) in enumerate(zip(have, want, strict=True)):
-        if not same_bits(h, w):
-            return f"result {position}: {_words(h, w)}"
-    return ""
-
-
 def _taken(function: Function, inputs: list[Any]) -> list[np.ndarray] | None:
     try:
         return flatten(evaluate(function, *inputs))
     except MiniTVMError:
         return None
-
-
-def same_bits(have: np.ndarray, want: np.ndarray) -> bool:
-    """Same shape, dtype and elements; 0.0 is not -0.0, and any NaN is one."""
-    if have.shape != want.shape or have.dtype != want.dtype:
-        return False
-    wide = np.dtype(carrier(want.dtype.name))
-    with np.errstate(all="ignore"):
-        h, w = have.astype(wide), want.astype(wide)
-        if wide.kind != "f":
-            return bool(np.array_equal(h, w))
-        return bool((((h == w) & (np.signbit(h) == np.signbit(w))) | (np.isnan(h) & np.isnan(w))).all())
-
-
-def _words(have: np.ndarray, want: np.ndarray) -> str:
-    if have.shape == want.shape and have.dtype == want.dtype:
-        wide = np.dtype(carrier(want.dtype.name))
-        if np.array_equal(have.astype(wide), want.astype(wide), equal_nan=wide.kind == "f"):
-            return "the sign of a zero"
-    return difference(have, want)

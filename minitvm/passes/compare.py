@@ -126,6 +126,8 @@ class Comparison:
 
 Run = Callable[[list[Any]], Any]
 """From a function's inputs to its result, or why it has none."""
+Explain = Callable[[list[Any], Results, Results], str]
+"""From inputs, what was found and what was expected to what is wrong."""
 
 
 def compare(
@@ -138,6 +140,7 @@ def compare(
     typed: Function | None = None,
     ways: Sequence[Run] = (),
     atol: float = 0.0,
+    explain: Explain | None = None,
 ) -> Comparison:
     """Run a function by its operators' references and ``other``, until a draw of inputs shows a difference.
 
@@ -146,7 +149,8 @@ def compare(
     that the function itself raises on, a branch that the model's real inputs never take for example, says nothing.
     ``known`` are results of the function that somebody has already; ``typed`` has the types of parameters that the
     function leaves open.  ``ways`` are those in which somebody else's ``other`` rounds as well: what they change is
-    left out, too; so are differences up to ``atol``.
+    left out, too; so are differences up to ``atol``.  ``explain`` judges elements in place of that, and says of what
+    differs by more than the tolerance whether it may.
     """
     done = Comparison()
     strict = rtol <= RTOL and not (atol or ways)
@@ -171,8 +175,7 @@ def compare(
                 continue
             found = done.results[draw] = flatten(result)
             answer = _answer(found, expected, partial(_nearby, function, inputs), rtol, atol, ways, inputs)
-            if not isinstance(answer, str) and strict and is_small(function):
-                answer = beyond_roundings(function, inputs, found, expected) or answer
+            answer = _looked_at(answer, explain, strict, function, inputs, found, expected)
         if isinstance(answer, str):
             done.difference, done.inputs, done.draw = answer, inputs, draw
             return done
@@ -189,6 +192,27 @@ def compare(
 def turns(function: Function, draws: Sequence[Draw]) -> list[Draw]:
     elements = sum(_elements(closed(p.type, 1)) for p in function.params if p.checked_type is not None)
     return [replace(draw, turn=turn) for draw in draws for turn in range(TURNS if elements < FEW_ELEMENTS else 1)]
+
+
+Verdict = Declined | str | float
+
+
+def _looked_at(
+    answer: Verdict,
+    explain: Explain | None,
+    strict: bool,
+    function: Function,
+    inputs: list[Any],
+    found: Results,
+    expected: Results,
+) -> Verdict:
+    """The answer once each element is looked at by itself."""
+    alike = [(f.shape, f.dtype) for f in found] == [(e.shape, e.dtype) for e in expected]
+    if explain is not None and alike and (strict or isinstance(answer, str)):
+        return explain(inputs, found, expected) or (0.0 if isinstance(answer, str) else answer)
+    if explain is None and strict and not isinstance(answer, str) and is_small(function):
+        return beyond_roundings(function, inputs, found, expected) or answer
+    return answer
 
 
 def _answer(

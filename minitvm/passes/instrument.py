@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from minitvm.errors import PassError
+from minitvm.ir.decision import Exactness
 from minitvm.ir.expr import Expr, Function, Module
 from minitvm.ir.visitor import calls
 from minitvm.passes.bound import Bound
@@ -16,14 +18,21 @@ from minitvm.passes.bound import Bound
 
 @dataclass(frozen=True)
 class PassInfo:
-    """A pass's name, the lowest level that runs it, the passes to run before it, whether it rounds to fewer bits, and
-    by how much it moves results otherwise (``None``: it keeps their bits, or its rules state bounds of their own)."""
+    """A pass's name, the lowest level that runs it, the passes to run before it, whether it rounds to fewer bits, by
+    how much it moves results otherwise (``None``: it keeps their bits, or its rules state bounds of their own), and its
+    exactness, as a rule states it (``None``: not stated)."""
 
     name: str
     opt_level: int = 0
     required: tuple[str, ...] = ()
     rounds: bool = False
     bound: Bound | None = None
+    exactness: Exactness | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.exactness not in (None, *Exactness):
+            wrong = f"there is no exactness {self.exactness!r}"
+            raise PassError(wrong, hint="exact, reassociating, approximate or unbounded")
 
 
 class PassInstrument:

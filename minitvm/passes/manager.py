@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
 from minitvm.errors import PassError, is_own, place_of, user_code
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.visitor import as_function, held_functions, holds_functions, kinds_of, rewrite
-from minitvm.passes.bound import Bound
 from minitvm.passes.context import CONFIG_KEYS, KNOWN_PASSES, PassContext, closest, each, register_config, using
 from minitvm.passes.instrument import PassInfo
 
@@ -41,14 +40,9 @@ class Pass:
     """The option that asks for it; none: nothing has to."""
 
     def __init_subclass__(
-        cls,
-        opt_level: int = 0,
-        name: str | None = None,
-        required: Sequence[str] = (),
-        rounds: bool = False,
-        bound: Bound | None = None,
+        cls, opt_level: int = 0, name: str | None = None, required: Sequence[str] = (), **claims: Any
     ) -> None:
-        cls.info = PassInfo(name or cls.__name__, opt_level, tuple(required), rounds, bound)
+        cls.info = PassInfo(name or cls.__name__, opt_level, tuple(required), **claims)
         if cls.__module__ != __name__:  # the kinds of passes below are not passes themselves
             old = PASSES.get(cls.info.name)
             if old is not None and is_own(old) and not is_own(cls):
@@ -193,26 +187,29 @@ class _Decorator(Protocol[Kind]):
     def __call__(self, target: Callable[..., Function | Module]) -> Kind: ...
 
 
-def module_pass(opt_level: int = 0, name: str | None = None, required: Sequence[str] = ()) -> _Decorator[ModulePass]:
+def module_pass(
+    opt_level: int = 0, name: str | None = None, required: Sequence[str] = (), **claims: Any
+) -> _Decorator[ModulePass]:
     """Makes a pass of ``f(module, context) -> Module``, or of a class with such a ``transform_module``.
 
-    A function becomes a pass object; a class becomes a pass class, to be called with its own arguments.
+    A function becomes a pass object; a class becomes a pass class, to be called with its own arguments.  ``claims`` are
+    ``exactness`` ("exact", "reassociating", ...), ``bound`` and ``rounds`` of :class:`PassInfo`.
     """
-    return _decorator(ModulePass, "transform_module", opt_level, name, required)
+    return _decorator(ModulePass, "transform_module", opt_level, name, required, claims)
 
 
 def function_pass(
-    opt_level: int = 0, name: str | None = None, required: Sequence[str] = ()
+    opt_level: int = 0, name: str | None = None, required: Sequence[str] = (), **claims: Any
 ) -> _Decorator[FunctionPass]:
-    """Makes a pass of ``f(function, module, context) -> Function``, or of a class with ``transform_function``."""
-    return _decorator(FunctionPass, "transform_function", opt_level, name, required)
+    """The same of ``f(function, module, context) -> Function``, or of a class with ``transform_function``."""
+    return _decorator(FunctionPass, "transform_function", opt_level, name, required, claims)
 
 
 def _decorator(
-    base: type[Kind], method: str, opt_level: int, name: str | None, required: Sequence[str]
+    base: type[Kind], method: str, opt_level: int, name: str | None, required: Sequence[str], claims: Mapping[str, Any]
 ) -> _Decorator[Kind]:
     def decorate(target: Any) -> Any:
-        keywords = {"opt_level": opt_level, "name": name or target.__name__, "required": required}
+        keywords = {"opt_level": opt_level, "name": name or target.__name__, "required": required, **claims}
         space: dict[str, Any] = {"__doc__": target.__doc__, "__module__": target.__module__}
         if isinstance(target, type):
             if not hasattr(target, method):

@@ -30,6 +30,9 @@ explained."""
 MARGIN = 4.0
 """Times what a sample moves: the worst is further away than a few of them find."""
 
+NO_NUMBERS, ANY = (np.nan, np.inf, -np.inf), (0.0, 1.0, -1.0, 1e4, -1e4)
+"""What is no number on the way, and some that an overflow may stand for where terms come in another order."""
+
 Results = list[np.ndarray]
 
 
@@ -68,22 +71,47 @@ def is_small(function: Function) -> bool:
     return len(calls(function.body)) <= FEW_CALLS
 
 
-def rounded_otherwise(function: Function, inputs: Sequence[Any], units: int, seed: int = 0) -> Results:
-    """The results where all that is open is rounded otherwise, by up to so many units in the last place."""
+def rounded_otherwise(
+    function: Function, inputs: Sequence[Any], units: int, seed: int = 0, every: bool = False
+) -> Results:
+    """The results where all that is open is rounded otherwise, by up to so many units in the last place.
+
+    ``every``: so is what IEEE 754 defines, as another order of sums and products would; what overflows on the way is
+    any number, and what is no number there any other that is none.
+    """
     rng = np.random.default_rng([abs(units), seed])
     ends = (units,) if units < 0 or units == UNITS[0] else (-units, units)
-    return flatten(_evaluated(function, inputs, ends, rng))
+    return flatten(_evaluated(function, inputs, ends, rng, every))
 
 
-def _evaluated(function: Function, inputs: Sequence[Any], ends: Sequence[int], rng: np.random.Generator) -> Any:
+def _evaluated(
+    function: Function, inputs: Sequence[Any], ends: Sequence[int], rng: np.random.Generator, every: bool
+) -> Any:
     values: dict[Expr, Any] = dict(zip(function.params, inputs, strict=True))
+    results = {function.body, *(function.body.fields if isinstance(function.body, Tuple) else ())}
     for node in post_order(function.body):
         if node not in values:
-            values[node] = _value(node, values, ends, rng)
+            values[node] = _value(node, values, ends, rng, every)
+            if every and isinstance(node, Call) and node not in results:
+                finite = all(np.isfinite(leaf).all() for arg in node.args for leaf in _floats(values[arg]))
+                values[node] = _unknown(values[node], (*NO_NUMBERS, *(ANY if finite else ())), rng)
     return values[function.body]
 
 
-def _value(node: Expr, values: Mapping[Expr, Any], ends: Sequence[int], rng: np.random.Generator) -> Any:
+def _floats(value: Any) -> Results:
+    return [leaf for leaf in flatten(value) if leaf.dtype.kind == "f"]
+
+
+def _unknown(value: Any, ones: Sequence[float], rng: np.random.Generator) -> Any:
+    """Others in the place of what is no number."""
+    if isinstance(value, tuple):
+        return tuple(_unknown(field, ones, rng) for field in value)
+    if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or np.isfinite(value).all():
+        return value
+    return np.where(np.isfinite(value), value, rng.choice(np.array(ones, value.dtype), value.shape))
+
+
+def _value(node: Expr, values: Mapping[Expr, Any], ends: Sequence[int], rng: np.random.Generator, every: bool) -> Any:
     if isinstance(node, Tuple):
         return tuple(values[field] for field in node.fields)
     if isinstance(node, TupleGetItem):
@@ -92,9 +120,10 @@ def _value(node: Expr, values: Mapping[Expr, Any], ends: Sequence[int], rng: np.
         return constant_value(node)
     given = [values[arg] for arg in node.args]
     if isinstance(node.op, Function):
-        return _evaluated(node.op, given, ends, rng)
+        return _evaluated(node.op, given, ends, rng, every)
     if node.op.is_exact():
-        return evaluate_call(node, *given)
+        value = evaluate_call(node, *given)
+        return moved(value, ends, rng, inside=True) if every else value
     return moved(evaluate_call(node, *(moved(value, ends, rng) for value in given)), ends, rng)
 
 
@@ -137,10 +166,33 @@ def beyond_roundings(
     return left
 
 
+def beyond_reassociation(
+    ways: Sequence[tuple[Function, Sequence[Any]]], found: Results, expected: Results, rtol: float = RTOL
+) -> str:
+    """The same where sums and products may be made in another order: the magnitudes of what is on the way decide,
+    before and after.  ``ways``: the function and what was made of it, each with its inputs."""
+    slack = [_allowed(want, rtol, None) for want in expected]
+    left = _beyond(found, expected, slack)
+    for turn, unit in enumerate(UNITS if left else ()):
+        for (function, inputs), own in zip(ways, (expected, found), strict=True):
+            try:
+                other = rounded_otherwise(function, inputs, unit, turn, every=True)
+            except MiniTVMError:
+                return ""
+            if [have.shape for have in other] != [want.shape for want in expected]:
+                return ""  # rounding decides how many there are
+            for room, want, have in zip(slack, own, other, strict=True):
+                np.maximum(room, _allowed(want, rtol, None) + MARGIN * _distance(have, want), out=room)
+        left = _beyond(found, expected, [_undecided(a, e) for a, e in zip(slack, expected, strict=True)])
+        if not left:
+            return ""
+    return left
+
+
 def _allowed(want: np.ndarray, rtol: float, roundings: int | None) -> np.ndarray:
     """How far each element may move where nothing is open."""
     if roundings is None or want.dtype.kind != "f":
-        return rtol * _magnitude(want)
+        return np.asarray(rtol * _magnitude(want))
     info, size = np.finfo(want.dtype), np.abs(want.astype("float64"))
     size = np.where(np.isfinite(size), np.maximum(size, float(info.tiny)), 0.0)
     return np.asarray(roundings * float(info.eps) / 2 * size)

@@ -9,16 +9,17 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from minitvm.errors import MiniTVMError, PassError, origin
-from minitvm.ir.decision import decide
+from minitvm.ir.decision import Exactness, decide
 from minitvm.ir.evaluate import evaluate, evaluate_calls
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.op import Op
 from minitvm.ir.structural import structural_hash
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls, children
+from minitvm.passes.bits import first_change
 from minitvm.passes.compare import DRAWS, Comparison, Draw, close, compare
 from minitvm.passes.instrument import PassInfo, PassInstrument, Running
-from minitvm.passes.roundings import HALF_RTOL, RTOL, Results, flatten
+from minitvm.passes.roundings import HALF_RTOL, RTOL, Results, beyond_reassociation, flatten
 
 Known = WeakKeyDictionary[Function, dict[Draw, Results]]
 """Results of modules' ``main``: what a pass made is what the next one is given."""
@@ -73,7 +74,7 @@ class Verify(PassInstrument):
     def _compare(self, before: Module, after: Module, info: PassInfo) -> None:
         name = info.name
         found = compare_numbers(
-            before, after, f"pass {name}", self._rtol_for(info), self.seed, draws_of(info), self._known
+            before, after, f"pass {name}", self._rtol_for(info), self.seed, draws_of(info), self._known, info.exactness
         )
         decide("Verify", name, str(found))
         if not found.agreed:
@@ -97,12 +98,14 @@ def compare_numbers(
     seed: int = 0,
     draws: Sequence[Draw] = DRAWS,
     known: Known | None = None,
+    exactness: Exactness | str | None = None,
 ) -> Comparison:
     """Run both ``main`` functions on random inputs; :class:`NumbersDiffer` where the results do.
 
     The error names the output and the first call that the second module computes and the first one does not: the
     earliest whose operands all have values that occur in the first module.  Says what was compared, which may be
-    nothing: inputs that are untyped or very large, or that the module before raises on.
+    nothing: inputs that are untyped or very large, or that the module before raises on.  ``exactness``:
+    as it is stated, "exact" for the same bits; of what reassociates, sums and products may be in another order.
     """
     known = WeakKeyDictionary() if known is None else known
 
@@ -114,7 +117,12 @@ def compare_numbers(
             failed = f"{what} made a module that fails where the one before did not: {error.message}"
             raise PassError(failed, where=error.where) from error
 
-    found = compare(before.main, run, rtol, seed, draws, known.get(before.main), after.main)
+    def explain(inputs: list[Any], found: Results, expected: Results) -> str:
+        given = arguments_for(before.main, after.main, inputs, what)
+        return beyond_reassociation([(before.main, inputs), (after.main, given)], found, expected, rtol)
+
+    may = {None: None, Exactness.EXACT: first_change(before.main, after.main)}.get(exactness, explain)
+    found = compare(before.main, run, rtol, seed, draws, known.get(before.main), after.main, explain=may)
     known[after.main] = found.results
     if found.difference:
         given = arguments_for(before.main, after.main, found.inputs, what)

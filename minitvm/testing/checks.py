@@ -1,28 +1,30 @@
 """Checks for passes, rules and numbers; for minitvm's own tests and for research code alike.
 
-check_rewrite(drop_zero, before="def @main(%x: Tensor[(2,), float32]) { add(%x, 0f) }",
-                         after="def @main(%x: Tensor[(2,), float32]) { %x }")
+check_rewrite(drop_zero, before="def @main(%x: Tensor[(2,), int32]) { add(%x, 0i32) }",
+                         after="def @main(%x: Tensor[(2,), int32]) { %x }")
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from minitvm.errors import MiniTVMError
+from minitvm.ir.decision import Exactness
 from minitvm.ir.expr import Expr, Function, Module
 from minitvm.ir.parser import parse_module
 from minitvm.ir.structural import assert_structural_equal, structural_equal, structural_hash
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls
-from minitvm.passes import InferType, Pass, PassContext
+from minitvm.passes import InferType, Pass, PassContext, manager
 from minitvm.passes.compare import DRAWS, Draw, close, difference
 from minitvm.passes.roundings import RTOL
-from minitvm.passes.rule import FAST_MATH, Rule, rule_pass
+from minitvm.passes.rule import FAST_MATH, Rule, RulePass, rule_pass
 from minitvm.passes.verify import compare_numbers, draws_of
 
 Source = str | Module | Function | Expr
-Rewriter = Pass | Rule | Sequence[Rule]
+Rewriter = Pass | Rule | Sequence[Rule] | Callable[[Module], Module]
+_WEAKEST = (Exactness.UNBOUNDED, Exactness.APPROXIMATE, Exactness.REASSOCIATING)
 
 
 def as_module(source: Source, constants: Mapping[str, np.ndarray] | None = None) -> Module:
@@ -51,10 +53,18 @@ def _as_given(source: Source, made: Module) -> Module | Expr:
 
 
 def as_pass(passes: Rewriter) -> Pass:
-    if isinstance(passes, Pass):
-        return passes
-    rules = [passes] if isinstance(passes, Rule) else list(passes)
-    return rule_pass(*rules, name="+".join(r.name for r in rules))
+    """A pass; a rule, a list of them, or a function of modules as one."""
+    if isinstance(passes, Sequence):
+        return rule_pass(*passes, name="+".join(r.name for r in passes))
+    return manager.as_pass(passes)
+
+
+def _exactness(step: Pass) -> Exactness | str | None:
+    """The one that a pass states, or the weakest of its rules'."""
+    if not isinstance(step, RulePass):
+        return step.info.exactness
+    found = {r.exactness for r in step.rules}
+    return next((one for one in _WEAKEST if one in found), Exactness.EXACT)
 
 
 def check_rewrite(
@@ -68,6 +78,8 @@ def check_rewrite(
 ) -> Module:
     """Assert that a pass turns ``before`` into ``after``, with the same numbers, and leaves its input alone.
 
+    Of rules and passes that are exact (``@function_pass(exactness="exact")``), results keep their bits; where they are
+    reassociating, unbounded or approximate, sums may be in another order.  A function of modules is a pass, too.
     ``constants`` are what ``meta["name"]`` stands for in the texts; ``context`` goes to :class:`PassContext`
     (level 3 by default).  Returns the module that the pass made.
     """
@@ -97,21 +109,31 @@ def _run_checked(passes: Rewriter, given: Module, rtol: float, context: dict[str
         found = (step := as_pass(passes))(given)
     assert structural_hash(given) == hash_before, "the pass changed the module that it was given"
     verify(found)
-    fast = context.get("config", {}).get(FAST_MATH.name)
-    assert_same_numbers(given, found, rtol=max(rtol, 2 * RTOL) if fast else rtol, draws=draws_of(step.info))
+    fast, exactness = context.get("config", {}).get(FAST_MATH.name), _exactness(step)
+    rtol = max(rtol, 2 * RTOL) if fast else rtol
+    assert_same_numbers(given, found, rtol=rtol, draws=draws_of(step.info), exactness=exactness)
     return found
 
 
-def assert_same_numbers(a: Source, b: Source, rtol: float = RTOL, seed: int = 0, draws: Sequence[Draw] = DRAWS) -> None:
+def assert_same_numbers(
+    a: Source,
+    b: Source,
+    rtol: float = RTOL,
+    seed: int = 0,
+    draws: Sequence[Draw] = DRAWS,
+    exactness: Exactness | str | None = Exactness.UNBOUNDED,
+) -> None:
     """Assert that two modules compute the same on random inputs: small, positive, wide, huge and not finite ones.
 
-    Fails, too, where nothing could be compared: on no draw does the first module run.
+    ``exactness``: "exact" for the same bits, ``None`` for operators that round as they do; otherwise sums and products
+    may be in another order, as far as the magnitudes of what is on the way explain a difference.  Fails, too, where
+    nothing could be compared: on no draw does the first module run.
     """
     before, after = as_module(a), as_module(b)
     if before is after:
         return
     try:
-        compared = compare_numbers(before, after, "the rewrite", rtol, seed, draws)
+        compared = compare_numbers(before, after, "the rewrite", rtol, seed, draws, exactness=exactness)
     except MiniTVMError as error:
         raise AssertionError(str(error)) from error
     assert compared.agreed, f"the numbers cannot be compared: no random inputs are accepted by\n{before}"

@@ -18,7 +18,8 @@ from minitvm.ir.expr import Call, Constant, Expr, Function
 from minitvm.ir.ops.elemwise import Add, CastTo, Multiply, Relu
 from minitvm.ir.ops.transform import Reshape, Transpose
 from minitvm.ir.pattern import Pattern, call, const, either, filled, value
-from minitvm.lab.rule_check import LEAST, known_rules, same_bits, verify_rule
+from minitvm.lab.rule_check import LEAST, known_rules, verify_rule
+from minitvm.passes.bits import same_bits
 from minitvm.passes.bound import Bound, Of
 from minitvm.passes.compare import compare
 from minitvm.passes.rule import Replacement, Rule, rule
