@@ -17,7 +17,7 @@ from minitvm.ir.structural import structural_hash
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls, children
 from minitvm.passes.bits import first_change
-from minitvm.passes.compare import DRAWS, Comparison, Draw, close, compare
+from minitvm.passes.compare import DRAWS, Comparison, Draw, Explain, close, compare
 from minitvm.passes.instrument import PassInfo, PassInstrument, Running
 from minitvm.passes.roundings import HALF_RTOL, RTOL, Results, beyond_reassociation, flatten
 
@@ -117,11 +117,7 @@ def compare_numbers(
             failed = f"{what} made a module that fails where the one before did not: {error.message}"
             raise PassError(failed, where=error.where) from error
 
-    def explain(inputs: list[Any], found: Results, expected: Results) -> str:
-        given = arguments_for(before.main, after.main, inputs, what)
-        return beyond_reassociation([(before.main, inputs), (after.main, given)], found, expected, rtol)
-
-    may = {None: None, Exactness.EXACT: first_change(before.main, after.main)}.get(exactness, explain)
+    may = _judge(before.main, after.main, rtol, exactness)
     found = compare(before.main, run, rtol, seed, draws, known.get(before.main), after.main, explain=may)
     known[after.main] = found.results
     if found.difference:
@@ -134,6 +130,16 @@ def compare_numbers(
         error.found = found
         raise error
     return found
+
+
+def _judge(before: Function, after: Function, rtol: float, exactness: Exactness | str | None) -> Explain | None:
+    """What looks at each element, by what is stated of who made it."""
+
+    def explain(inputs: list[Any], found: Results, expected: Results) -> str:
+        ways = [(before, inputs), (after, arguments_for(before, after, inputs))]
+        return beyond_reassociation(ways, found, expected, rtol)
+
+    return {None: None, Exactness.EXACT: first_change(before, after)}.get(exactness, explain)
 
 
 def arguments_for(before: Function, after: Function, inputs: list[Any], what: str = "it") -> list[Any]:
