@@ -105,10 +105,10 @@ class SimplifyInference(FunctionPass, opt_level=0, bound=_NORMS):
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         keep = context.option(KEEP.name) if self.keep is None else self.keep
-        return as_function(rewrite(function, lambda _, new: _expand(new, keep)))
+        return as_function(rewrite(function, lambda _, new: as_arithmetic(new, keep)))
 
 
-def _expand(node: Expr, keep: Sequence[str]) -> Expr:
+def as_arithmetic(node: Expr, keep: Sequence[str]) -> Expr:
     """What replaces a node; the first result of an operator with several is its projection."""
     call = node.tuple if isinstance(node, TupleGetItem) and node.index == 0 else node
     if not isinstance(call, Call):
