@@ -43,7 +43,7 @@ ROOMS = {
         " frontend/onnx/overrides.py",
     ),
     "tvm": room(
-        1_410, "tvm relay contrib context.pyi error.pyi instrument.pyi module.pyi nd.pyi parser.pyi transform.pyi"
+        1_420, "tvm relay contrib context.pyi error.pyi instrument.pyi module.pyi nd.pyi parser.pyi transform.pyi"
     ),
     "torch": room(427, "torch"),
     "primer": room(1_000, "primer.py"),
@@ -70,6 +70,7 @@ ROOMS = {
         f"{_PASSES}/combine.py {_PASSES}/convert_layout.py {_PASSES}/mixed_precision.py {_PASSES}/quantized.py"
         f" {_PASSES}/share_rows.py",
     ),
+    "gradient": room(786, f"{_PASSES}/gradient"),
     "attention": room(1_000, f"{_PASSES}/attention.py ir/ops/nn_attention.py {_LOOPS}/attention*.py"),
     "pixels": room(700, " ".join(f"{_LOOPS}/conv_{one}.py" for one in ("pixels", "rows", "strips", "windows"))),
     "winograd": room(770, f"{_PASSES}/winograd.py ir/ops/nn_winograd.py {_LOOPS}/winograd*.py"),

@@ -22,6 +22,7 @@ PRINTED = {
         "=== asm",
         "__global__ void",
     ),
+    "train_mlp.py": ("mlp, minitvm", "convolution, minitvm", "accuracy"),
     "write_a_pass.py": ("exp(%0)", "DropReluOfMagnitude"),
 }
 
@@ -35,9 +36,15 @@ def check_difference(lines: list[str]) -> None:
     assert float(words[2]) <= 1e-4 * float(words[4])
 
 
+def check_accuracy(lines: list[str]) -> None:
+    found = [float(line.split()[1]) for line in lines if line.startswith("accuracy")]
+    assert len(found) == 2 and min(found) >= 0.9, lines
+
+
 CHECKS: dict[str, Callable[[list[str]], None]] = {
     "classify_image.py": check_classes,
     "compare_with_onnxruntime.py": check_difference,
+    "train_mlp.py": check_accuracy,
 }
 
 

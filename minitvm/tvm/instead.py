@@ -60,8 +60,8 @@ INSTEAD: dict[str, str] = {
         for name in ("AnnotateTarget", "MergeComposite", "MergeCompilerRegions", "PartitionGraph", "CollagePartition")
     },
     **{
-        f"relay.transform.{name}": "there is no training"
-        for name in ("gradient", "FirstOrderGradient", "LazyGradientInit", "PartialEvaluate")
+        f"relay.transform.{name}": "relay.transform.gradient gives gradients, without closures and references"
+        for name in ("LazyGradientInit", "PartialEvaluate")
     },
     "relay.transform.FastMath": "PassContext(config={'minitvm.allow_approximate': ...}) allows approximate rules",
     "relay.transform.DynamicToStatic": "the importer folds shapes away: from_onnx(model, shape_dict)",

@@ -6,12 +6,23 @@ te.placeholder((3,))            # NotOfferedError: minitvm has no tvm.te.placeho
 
 from __future__ import annotations
 
+import importlib
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, NoReturn
 
+from minitvm.doors import is_there
 from minitvm.tvm.error import NotOfferedError
 from minitvm.tvm.instead import why
+
+_GRADIENT = "passes.gradient"
+
+HELD = {
+    "relay.op.register_gradient": _GRADIENT,
+    "relay.transform.FirstOrderGradient": _GRADIENT,
+    "relay.transform.gradient": _GRADIENT,
+}
+"""By TVM's path, the module of what a room has that may have been taken out."""
 
 
 class Lacking:
@@ -34,10 +45,12 @@ class Lacking:
     __call__ = __enter__ = __exit__ = __iter__ = __len__ = __getitem__ = __instancecheck__ = __mro_entries__ = _refuse
 
 
-def attribute(home: str, name: str, of: str | None = None) -> Lacking:
-    """What stands for ``name`` in a module of ``minitvm`` (``home``, TVM's path); ``AttributeError`` where TVM's is not
-    known either."""
+def attribute(home: str, name: str, of: str | None = None) -> Any:
+    """What a room has of that name, or stands for ``name`` in a module of ``minitvm`` (``home``, TVM's path);
+    ``AttributeError`` where TVM's is not known either."""
     path = f"{home}.{name}".lstrip(".")
+    if is_there(HELD.get(path, "")):
+        return getattr(importlib.import_module(f"minitvm.{HELD[path]}"), name)
     if name.startswith("_") or why(path) is None:
         raise AttributeError(f"{of or f'minitvm.{home}'.rstrip('.')} has no attribute {name!r}")
     return Lacking(path)

@@ -34,6 +34,7 @@ HOMES = {
     "relay.param_dict": "minitvm.runtime.param_dict",
     "relay.parser": "minitvm.tvm.parser",
     "relay.testing": "minitvm.testing",
+    "relay.transform": "minitvm.tvm.transform",
     "relay.testing.temp_op_attr": "minitvm.tvm.relay.registered",
     "relay.ty": "minitvm.tvm.relay.forms",
     "runtime.module": "minitvm.runtime.library",

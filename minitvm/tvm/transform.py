@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minitvm.ir.expr import Module
 from minitvm.passes import *
@@ -10,6 +10,10 @@ from minitvm.passes import ModulePass, PassContext
 from minitvm.passes import PrintIR as Printer
 from minitvm.passes import __all__ as __all__
 from minitvm.tvm import lacking
+
+if TYPE_CHECKING:
+    from minitvm.passes.gradient import FirstOrderGradient as FirstOrderGradient
+    from minitvm.passes.gradient import gradient as gradient
 
 _FORMS = ("AlterOpLayout", "ConvertLayout", "FakeQuantizationToInteger", "Legalize")
 """Passes that are made of Relay's arguments."""

@@ -1,13 +1,15 @@
 # Written by `python -m tests.stubs`, for type checkers and editors; Python reads the module itself.
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from minitvm.ir.expr import Module as Module
 from minitvm.passes import *
 from minitvm.passes import ModulePass as ModulePass
 from minitvm.passes import PassContext as PassContext
 from minitvm.passes import PrintIR as _Printer
 Printer = _Printer
+from minitvm.passes.gradient import FirstOrderGradient as FirstOrderGradient
+from minitvm.passes.gradient import gradient as gradient
 class PrintIR(Printer, ModulePass):  # type: ignore[no-redef]
     """A pass that prints the module where it stands in a ``Sequential``, as TVM's; and the instrument of that name."""
 

@@ -24,7 +24,7 @@ from minitvm.errors import PassError
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Expr, Function, Var
 from minitvm.ir.op import Op
-from minitvm.ir.types import type_of
+from minitvm.ir.types import TupleType, type_of
 from minitvm.passes.gradient import GRADIENTS, gradient
 from minitvm.passes.gradient.rules import rule_of
 
@@ -49,11 +49,6 @@ def with_gradient() -> list[str]:
     return sorted(GRADIENTS.keys() & GENERATORS.keys())
 
 
-def is_differentiable(name: str) -> bool:
-    """True if a gradient is a function of the adjoint, rather than nothing at all."""
-    return any(one.flows for one in (drawn(name, seed) for seed in range(3)) if one is not None)
-
-
 class Drawn:
     """A call with floats of float64 that lie apart from each other, and what it is worth: its results times weights."""
 
@@ -61,8 +56,9 @@ class Drawn:
         self.rng, self.op, self.dtype = np.random.default_rng(seed), _in_one_dtype(made.op), dtype
         self.arrays: list[np.ndarray] = []
         self.params: list[Var] = []
+        self.flowed = False
         self.call = Call(self.op, [self._expression(arg) for arg in made.args])
-        self.loss = self._weighted(self.call)
+        self.loss = self._weighted()
         self.function = Function(self.params, self.loss)
 
     def _expression(self, arg: Any) -> Expr:
@@ -81,13 +77,15 @@ class Drawn:
         places = self.rng.permutation(count) + self.rng.uniform(0.3, 0.7, count)
         return np.asarray((low + places / max(count, 1) * (high - low)).reshape(shape), self.dtype)
 
-    def _weighted(self, call: Call) -> Expr:
-        parts = list(call) if not hasattr(call.type, "dtype") else [call]
-        floats = [part for part in parts if part.dtype == self.dtype]
-        terms = [relay.sum(part * self._weights(part.shape, part.dtype)) for part in floats]
+    @property
+    def results(self) -> list[Expr]:
+        return list(self.call) if isinstance(self.call.type, TupleType) else [self.call]
+
+    def _weighted(self) -> Expr:
         total: Expr = relay.const(0.0, self.dtype)
-        for term in terms:
-            total = total + (term if term.dtype == self.dtype else relay.cast(term, dtype=self.dtype))
+        for part in self.results:
+            if part.dtype == self.dtype:
+                total = total + relay.sum(part * self._weights(part.shape, part.dtype))
         return total
 
     def _weights(self, shape: Sequence[int], dtype: str) -> Expr:
@@ -97,31 +95,13 @@ class Drawn:
     def floats(self) -> list[int]:
         return [n for n, array in enumerate(self.arrays) if array.dtype.kind == "f"]
 
-    @property
-    def flows(self) -> bool:
-        """True if the results depend on a float by little steps: the rule gives an adjoint at all."""
-        whole = (
-            relay.Tuple([relay.zeros_like(p) for p in self.call]) if not hasattr(self.call.type, "dtype") else self.call
-        )
-        fields = tuple(whole.fields) if isinstance(whole, relay.Tuple) else whole
-        rule = rule_of(self.op.name)
-        assert rule is not None
-        return any(one is not None for one in rule(self.call, fields))
-
     def mistake(self) -> str | None:
         """What is wrong, by derivatives along random directions; ``None`` where they agree."""
         worth, slopes = evaluate(gradient(self.function), *self.arrays)
+        self.flowed = any(slopes[n].any() for n in self.floats)
         for _ in range(DIRECTIONS):
-            step = [self.rng.uniform(-1, 1, a.shape) if a.dtype.kind == "f" else 0 for a in self.arrays]
-            ahead, behind = (
-                float(
-                    evaluate(
-                        self.function,
-                        *(a if a.dtype.kind != "f" else a + s * d for a, d in zip(self.arrays, step, strict=True)),
-                    )
-                )
-                for s in (STEP, -STEP)
-            )
+            step = [self.rng.uniform(-1, 1, a.shape) if a.dtype.kind == "f" else np.zeros_like(a) for a in self.arrays]
+            ahead, behind = self._worth(step, STEP), self._worth(step, -STEP)
             found = sum(float(np.sum(slopes[n] * step[n])) for n in self.floats)
             scale = sum(float(np.sum(np.abs(slopes[n] * step[n]))) for n in self.floats)
             expected = (ahead - behind) / (2 * STEP)
@@ -129,16 +109,17 @@ class Drawn:
                 return f"{found} where differences say {expected}"
         return None
 
+    def _worth(self, direction: Sequence[np.ndarray], by: float) -> float:
+        moved = [a if a.dtype.kind != "f" else a + by * d for a, d in zip(self.arrays, direction, strict=True)]
+        return float(evaluate(self.function, *moved))
+
     def compiled_mistake(self) -> str | None:
         """What differs between the compiled gradient and the interpreter's."""
         function = gradient(self.function)
         worth, slopes = evaluate(function, *self.arrays)
-        module = relay.build(function, "llvm")["default"]()
-        for param, array in zip(function.params, self.arrays, strict=True):
-            module.set_input(param.name, array)
-        module.run()
-        for n, expected in enumerate((worth, *slopes)):
-            found = module.get_output(n).numpy()
+        library = relay.build(function, "llvm")
+        results = library.run({p.name: a for p, a in zip(function.params, self.arrays, strict=True)})
+        for n, (expected, found) in enumerate(zip((worth, *slopes), results, strict=True)):
             size = np.abs(expected).max(initial=0) if expected.dtype.kind == "f" else 0
             if not np.allclose(found, expected, rtol=2e-4, atol=2e-5 * size, equal_nan=True):
                 return f"result {n} differs by {np.abs(found - expected).max()}"
@@ -165,7 +146,8 @@ def drawn(name: str, seed: int, dtype: str = "float64") -> Drawn | None:
     return found if np.isfinite(evaluate(found.function, *found.arrays)) else None
 
 
-def _told(check: Callable[[Drawn], str | None], made: Drawn) -> str | None:
+def told(check: Callable[[Drawn], str | None], made: Drawn) -> str | None:
+    """What a check says, or what it raises; nothing where the attributes have no gradient."""
     try:
         return check(made)
     except PassError as error:
@@ -185,7 +167,7 @@ def mistakes(
             made = drawn(name, seed, dtype)
             if made is not None:
                 checked += 1
-                wrong = _told(check, made)
+                wrong = told(check, made)
                 if wrong is not None:
                     found.append(f"{name}, seed {seed}: {wrong}: {made.call}")
         print(f"{name:24} {checked} calls", flush=True)

@@ -52,6 +52,7 @@ from minitvm.ir.loop.stmt import expr_children as expr_children
 from minitvm.ir.loop.stmt import guarded as guarded
 from minitvm.ir.loop.stmt import loop as loop
 from minitvm.ir.loop.stmt import map_expr as map_expr
+from minitvm.ir.loop.stmt import map_nodes as map_nodes
 from minitvm.ir.loop.stmt import map_stmt as map_stmt
 from minitvm.ir.loop.stmt import nest as nest
 from minitvm.ir.loop.stmt import post_order_exprs as post_order_exprs

@@ -119,13 +119,15 @@ def _topk(y: Call, d: Any) -> Sequence[Expr | None]:
 def _one_hot(y: Call, d: Expr) -> Sequence[Expr | None]:
     """The values get the sums of the places that they are at."""
     indices, on, off = y.args
-    at = ir.call_op("one_hot", indices, number(1, d), number(0, d), **{**y.op.attributes(), "dtype": d.dtype})  # type: ignore[union-attr]
+    op: Any = y.op
+    at = ir.call_op("one_hot", indices, number(1, d), number(0, d), **{**op.attributes(), "dtype": d.dtype})
     return [None, reshaped(ir.sum(d * at), on), reshaped(ir.sum(d * (1 - at)), off)]
 
 
 @register_gradient("reverse_sequence")
 def _reverse_sequence(y: Call, d: Expr) -> Sequence[Expr | None]:
-    return [ir.call_op("reverse_sequence", d, y.args[1], **y.op.attributes()), None]  # type: ignore[union-attr]
+    op: Any = y.op
+    return [ir.call_op("reverse_sequence", d, y.args[1], **op.attributes()), None]
 
 
 for _name in ("argsort", "nonzero", "argwhere"):

@@ -104,7 +104,8 @@ def _padded(d: Expr, axis: int, before: int, after: int) -> Expr:
 def _pad(y: Call, d: Expr) -> Sequence[Expr | None]:
     """What lies inside; of a repeated or mirrored border each element goes back to the one that it repeats."""
     op: Any = y.op
-    shape, more = y.args[0].shape, [None] * (len(y.args) - 1)
+    shape = y.args[0].shape
+    more: list[Expr | None] = [None] * (len(y.args) - 1)
     if op.pad_mode == "constant":
         begin = tuple(before for before, _ in op.pad_width)
         inside = ir.strided_slice(d, begin=begin, end=tuple(b + n for b, n in zip(begin, shape, strict=True)))
@@ -141,7 +142,7 @@ def _depth_to_space(y: Call, d: Expr) -> Sequence[Expr | None]:
     """The other way round; of ``CRD``, whose channels come before the block, they are brought behind it first."""
     op: Any = y.op
     size = op.block_size
-    found = ir.nn.space_to_depth(d, block_size=size, layout=op.layout)
+    found: Expr = ir.nn.space_to_depth(d, block_size=size, layout=op.layout)
     if op.mode == "CRD":
         axis, shape = op.layout.index("C"), found.shape
         cut = (*shape[:axis], size * size, shape[axis] // size**2, *shape[axis + 1 :])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar, overload
 
 from minitvm.errors import PassError, is_again, is_own, place_of
 from minitvm.ir import builder as ir
@@ -18,13 +18,19 @@ Rule: TypeAlias = Callable[[Any, Any], Sequence[Expr | None]]
 """From a call, and what the loss gains by each element of its result, to the same of its arguments; ``None`` where
 nothing depends on one.  Of a call with several results the second argument is a tuple of expressions."""
 
+AnyRule = TypeVar("AnyRule", bound=Rule)
+
 GRADIENTS: dict[str, Rule] = {}
 """By the operator's name."""
 
 _FAMILIES = ("elementwise", "reductions", "moves", "indexing", "products", "windows", "norms")
 
 
-def register_gradient(op_name: str, fgradient: Rule | None = None, level: int = 10) -> Any:
+@overload
+def register_gradient(op_name: str, fgradient: None = None, level: int = 10) -> Callable[[AnyRule], AnyRule]: ...
+@overload
+def register_gradient(op_name: str, fgradient: AnyRule, level: int = 10) -> AnyRule: ...
+def register_gradient(op_name: str, fgradient: Any = None, level: int = 10) -> Any:
     """Registers an operator's gradient: a function of the call and its adjoint, or without one a decorator.
 
     ``@register_gradient("nn.relu")`` over ``def relu(call, adjoint): return [...]``: an expression for each argument,

@@ -16,6 +16,7 @@ import numpy as np
 from minitvm.ir import builder as ir
 from minitvm.ir.expr import Call, Expr
 from minitvm.ir.layout import Layout
+from minitvm.ir.types import TensorType
 from minitvm.passes.gradient.rules import in_shape, number, register_gradient, reshaped
 
 
@@ -59,7 +60,7 @@ def _of_weight(data: Expr, d: Expr, taps: Sequence[int], op: Any) -> Expr:
     rank = len(taps)
     spatial = range(3, 3 + rank)
     cut = in_shape(data, (batch, groups, channels // groups, *pixels))
-    images = ir.transpose(cut, axes=(2, 1, 0, *spatial))
+    images: Expr = ir.transpose(cut, axes=(2, 1, 0, *spatial))
     images = in_shape(images, (channels // groups, groups * batch, *pixels))
     found = ir.call_op(
         f"nn.conv{rank}d",
@@ -107,11 +108,11 @@ def _average_pool(y: Call, d: Expr) -> Sequence[Expr | None]:
     """Each element of a window gets its share: a transposed convolution, channel by channel, with ones."""
     op: Any = y.op
     plain, data = f"NC{op.spatial}", y.args[0]
-    extents = Layout(plain).shape_from(Layout(op.layout), data.shape)[2:]
+    extents = TensorType(Layout(plain).shape_from(Layout(op.layout), data.shape)).static_shape[2:]
     d = _in_layout(d, op.layout, plain)
     counts = np.ones((1, 1, *d.shape[2:]))
     for axis, extent in enumerate(extents):
-        counts *= _held(op, axis, int(extent), d.shape[2 + axis])
+        counts *= _held(op, axis, extent, d.shape[2 + axis])
     shares = d / ir.const(counts.astype(d.dtype))
     ones = ir.ones(shape=(d.shape[1], 1, *op.pool_size), dtype=d.dtype)
     return [_in_layout(_spread(shares, ones, extents, op, d.shape[1]), plain, op.layout)]

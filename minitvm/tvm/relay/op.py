@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from minitvm.errors import TypeInferenceError, did_you_mean
 from minitvm.ir import builder
@@ -11,6 +11,9 @@ from minitvm.ir.op import OPS, Op
 from minitvm.tvm import lacking
 from minitvm.tvm.relay import registered
 from minitvm.tvm.relay.registered import register_alter_op_layout, register_convert_op_layout, register_legalize
+
+if TYPE_CHECKING:
+    from minitvm.passes.gradient import register_gradient as register_gradient
 
 _FAMILIES = ("tensor", "transform", "reduce", "algorithm")
 """Relay's files of operators that have no namespace of their own."""
@@ -59,6 +62,6 @@ def list_op_names() -> list[str]:
 def __getattr__(name: str) -> Any:
     if name in _FAMILIES:
         return builder
-    if lacking.why(f"relay.op.{name}") or name.startswith("_"):
+    if f"relay.op.{name}" in lacking.HELD or lacking.why(f"relay.op.{name}") or name.startswith("_"):
         return lacking.attribute("relay.op", name)
     return getattr(builder, name)

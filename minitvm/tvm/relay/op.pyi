@@ -1,6 +1,6 @@
 # Written by `python -m tests.stubs`, for type checkers and editors; Python reads the module itself.
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from minitvm.errors import TypeInferenceError as TypeInferenceError
 from minitvm.errors import did_you_mean as did_you_mean
 from minitvm.ir import builder as builder
@@ -9,6 +9,7 @@ from minitvm.tvm.relay import registered as registered
 from minitvm.tvm.relay.registered import register_alter_op_layout as register_alter_op_layout
 from minitvm.tvm.relay.registered import register_convert_op_layout as register_convert_op_layout
 from minitvm.tvm.relay.registered import register_legalize as register_legalize
+from minitvm.passes.gradient import register_gradient as register_gradient
 @dataclass(frozen=True, eq=False)
 class OpName:
     """An operator by name.  Equal to what calls of it apply, whatever its attributes: ``call.op == op.get("add")``."""
