@@ -258,11 +258,17 @@ class Winograd(Template):
 
         ends = inside((y, x, y + (self.extent - 1), x + (self.extent - 1)), pixels * 2)
         whole = self._transformed(inputs, energy, block, t, pixel)
-        padded = self._transformed(inputs, energy, block, t, or_padding)
+        padded = self._transformed(inputs, energy, block, t, or_padding, LoopKind.SERIAL)
         return If(ends, whole, padded)
 
     def _transformed(
-        self, inputs: Buffer, energy: Buffer, block: LoopExpr, t: LoopExpr, pixel: Callable[..., LoopExpr]
+        self,
+        inputs: Buffer,
+        energy: Buffer,
+        block: LoopExpr,
+        t: LoopExpr,
+        pixel: Callable[..., LoopExpr],
+        kind: LoopKind = LoopKind.UNROLLED,
     ) -> Stmt:
         extent, B = self.extent, self.transforms.B
         half = Buffer("half", (extent, extent, self.inner), self.accumulator, "local")
@@ -284,11 +290,10 @@ class Winograd(Template):
 
             return in_lanes(self.inner, some)
 
-        every = range(extent)
         zero = in_lanes(self.inner, lambda lane: Store(squares, (lane,), const(0, self.accumulator)))
         summed = in_lanes(self.inner, lambda lane: Store(energy, (block, t, lane), squares[lane]))
-        steps = seq(zero, unrolled(every, column, "s"), summed, unrolled(every, row, "p"))
-        return with_memory([half, squares], steps)
+        columns, rows = loop(extent, column, kind, "s"), loop(extent, row, kind, "p")
+        return with_memory([half, squares], seq(zero, columns, summed, rows))
 
     def _product(
         self, inputs: Buffer, first: LoopExpr, sums: Buffer, p: LoopExpr, q: LoopExpr, block: LoopExpr, size: Tile
