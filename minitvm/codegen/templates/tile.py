@@ -308,7 +308,7 @@ def unrolled(values: range, body: Callable[[LoopExpr], Stmt], name: str = "u") -
 
 def written_out(sums: float, product: str = "fma") -> int:
     """Steps of a reduction that a turn of its loop consists of, of ``sums`` multiply-adds each by ``product``."""
-    return 1 if sums > ENOUGH else _OF_PAIRS if product == "dot2" else _WRITTEN_OUT
+    return 1 if sums > ENOUGH else _OF_PAIRS if product == "dot2" or 2 * sums > ENOUGH else _WRITTEN_OUT
 
 
 def in_steps(
