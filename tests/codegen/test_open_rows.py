@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 import pytest
-from onnx import parser
+from onnx import numpy_helper, parser
 
 import minitvm
 from minitvm.codegen.llvm.positions import _on_later_axes
 from minitvm.codegen.loops import unflatten
+from minitvm.codegen.templates.tile import halves
 from minitvm.ir.dims import symbol
 from minitvm.ir.loop import Binary, Buffer, Const, LoopVar, as_index
 
 
-def session(body: str) -> minitvm.InferenceSession:
+def session(body: str, weights: Mapping[str, np.ndarray] = MappingProxyType({})) -> minitvm.InferenceSession:
     text = f'<ir_version: 9, opset_import: ["": 19]> g (float[b, 4, s, s] x) => (float y) {{ {body} }}'
     model = parser.parse_model(text)
     model.graph.output[0].ClearField("type")
+    model.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in weights.items())
     return minitvm.InferenceSession(model, num_threads=1, specialise_after=0)
 
 
@@ -70,3 +74,30 @@ def test_positions_behind_an_axis_stand_for_quotients() -> None:
     assert _on_later_axes(buffer, index) == (Const(0), Const(0), row, lane)
     other = (Binary("floordiv", row, as_index(s)), Binary("floormod", row, as_index(b)), lane, lane)
     assert _on_later_axes(buffer, other) == other
+
+
+@pytest.mark.parametrize("part", [2, 4])
+@pytest.mark.parametrize("most", [1, 3, 4, 8, 13, 16, 23])
+def test_a_total_falls_into_pieces_of_each_size(most: int, part: int) -> None:
+    """Fewer than ``part`` of each size but the largest, in order, no element twice and none left out."""
+    for total in range(70):
+        found = halves(total, most, part)
+        starts = [run.begin + i * run.size for run in found for i in range(run.count)]
+        sizes = [run.size for run in found for _ in range(run.count)]
+        assert starts == [sum(sizes[:i]) for i in range(len(sizes))] and sum(sizes) == total
+        assert all(run.count < part for run in found[1:])
+
+
+def test_pixels_of_any_number_have_one_tile_each_of_a_few_sizes() -> None:
+    """Whole tiles, a few of four pixels, and single ones, each once in the code, no steps written out."""
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((32, 4, 1, 1)).astype(np.float32)
+    opened = session("y = Conv (x, w)", {"w": w})
+    for size in (5, 1, 33):
+        x = rng.standard_normal((2, 4, size, size)).astype(np.float32)
+        expected = np.einsum("bihw,oi->bohw", x, w[:, :, 0, 0])
+        np.testing.assert_allclose(opened.run(None, {"x": x})[0], expected, rtol=1e-4, atol=1e-5)
+    report = opened.libraries[0].report
+    (loops,) = (report.kernel(name).text("loops") for name in report.groups if "conv2d" in name)
+    tiles = re.findall(r"alloc acc\w*: float32\[(\d+), ", loops)
+    assert len(opened.libraries) == 1 and len(tiles) == len(set(tiles)) <= 3 and "unrolled u" not in loops

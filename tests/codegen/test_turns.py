@@ -71,3 +71,20 @@ def test_sums_in_registers_are_kept_for_rounds() -> None:
     a = np.random.default_rng(0).standard_normal((9, 20), np.float32)
     total = np.repeat(a.sum(1)[:, None, None] * np.array([1, 2], np.float32)[:, None], 16, axis=2)
     np.testing.assert_allclose(run_native(kernel, a)[0], sigmoid(total) * total, rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_stored_lane_by_lane_goes_in_rounds() -> None:
+    """Sixteen rows of sums whose lanes lie four elements apart: a row a round, not 1024 stores."""
+    x, out = Buffer("x", (16, 16), "float32"), Buffer("out", (16, 64), "float32")
+    sums = Buffer("sums", (16, 16), "float32", "local")
+
+    def rows(body: Callable[[LoopExpr, LoopExpr], Stmt]) -> Stmt:
+        return loop(16, lambda i: loop(16, lambda j: body(i, j), LoopKind.VECTORIZED), LoopKind.UNROLLED)
+
+    def apart(i: LoopExpr, j: LoopExpr) -> Stmt:
+        return seq(*(store(out, (i, j * 4 + k), sums[i, j]) for k in range(4)))
+
+    kernel = Kernel("apart", (x, out), Alloc(sums, seq(rows(lambda i, j: store(sums, (i, j), x[i, j])), rows(apart))))
+    assert emit(kernel, MachineModel(64, 32)).count("store float") == 4 * 16
+    a = np.random.default_rng(0).standard_normal((16, 16), np.float32)
+    np.testing.assert_array_equal(run_native(kernel, a)[0], np.repeat(a, 4, axis=1))

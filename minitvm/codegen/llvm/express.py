@@ -18,6 +18,7 @@ from minitvm.ir.loop import (
     Load,
     LoopExpr,
     LoopKind,
+    LoopVar,
     Select,
     Seq,
     Stmt,
@@ -26,7 +27,7 @@ from minitvm.ir.loop import (
     post_order_exprs,
     walk_exprs,
 )
-from minitvm.ir.loop.affine import INT64, Affine, Range, loads, weighted_sum
+from minitvm.ir.loop.affine import INT64, Affine, Range, loads, stride_along, weighted_sum
 
 _LONG = 16  # operations of a chain, from which on waiting for it shows
 
@@ -233,12 +234,15 @@ def _join(c: Context, arms: list[tuple[Val, str]]) -> Val:
 
 
 def long_chains(stmt: Stmt, results: Sequence[Buffer]) -> int:
-    """The number of results that are stored in an iteration, by much arithmetic of what is no result (:mod:`.turns`); 0
-    where that is not all that is done."""
-    count = 1
+    """The number of results that are stored in an iteration, by much arithmetic of what is no result (:mod:`.turns`)
+    or lane by lane; 0 where that is not all that is done."""
+    count, lanes = 1, dict[LoopVar, int]()
     while isinstance(stmt, For) and stmt.kind in (LoopKind.UNROLLED, LoopKind.VECTORIZED):
+        extent = int(stmt.extent.value) if isinstance(stmt.extent, Const) else 0
         if stmt.kind is LoopKind.UNROLLED:
-            count *= int(stmt.extent.value) if isinstance(stmt.extent, Const) else 0
+            count *= extent
+        else:
+            lanes[stmt.var] = 2 * extent  # each is taken out of the vector, and stored
         stmt = stmt.body
     stores = stmt.stmts if isinstance(stmt, Seq) else (stmt,)
     longest = 0
@@ -249,5 +253,6 @@ def long_chains(stmt: Stmt, results: Sequence[Buffer]) -> int:
         if any(isinstance(node, Load) and node.buffer in results for node in nodes):
             return 0
         steps = (n for n in nodes if isinstance(n, (Binary, Intrin)) and n.dtype.startswith("float"))
-        longest = max(longest, sum(1 for _ in steps))
+        apart = (n for var, n in lanes.items() if stride_along(store.buffer, store.index, var) not in (0, 1))
+        longest = max(longest, sum(1 for _ in steps), *apart)
     return count * len(stores) if longest >= _LONG else 0
