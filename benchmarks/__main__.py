@@ -448,7 +448,7 @@ def primer_beside_the_real_one(rounds: int) -> None:
 @click.option("--only", help="Networks, with commas.")
 def torch_command(threads: list[int], rounds: int, only: str | None) -> None:
     """torch.compile with minitvm as its back end, beside inductor and PyTorch without a compiler, on six networks."""
-    from benchmarks import torch_compile  # an extra: pip install 'minitvm[torch]'
+    from benchmarks import torch_compile  # an extra: pip install torch onnxscript
 
     names = only.split(",") if only else [name for name in torch_compile.NETWORKS if name != "recurrent"]
     click.echo("| network | threads | minitvm ms | inductor ms | eager ms | inductor/minitvm | first runs s | error |")

@@ -23,7 +23,7 @@ from minitvm.codegen.cuda.machine import gpu_model
 from tests.compilers import needs_compiler
 
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is made for Linux")
-pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed: pip install 'minitvm[cuda]'")
+pytest.importorskip("cuda.bindings", reason="pip install cuda-bindings nvidia-cuda-nvrtc")
 
 
 def _has_driver() -> bool:

@@ -26,7 +26,7 @@ def main() -> None:
 @click.argument("names", nargs=-1)
 def build(folder: pathlib.Path, names: tuple[str, ...]) -> None:
     """Export the networks, or those named, that the folder lacks."""
-    from benchmarks.full_size import networks  # an extra: pip install 'minitvm[models]'
+    from benchmarks.full_size import networks  # an extra: pip install '.[models]'
 
     networks.build(folder, names, click.echo)
 

@@ -35,7 +35,7 @@ def main(context: click.Context) -> None:
 @_NAMES
 def build(folder: pathlib.Path, names: tuple[str, ...]) -> None:
     """Export the models, or those named, that the folder lacks; large ones where they are named."""
-    from benchmarks.open_models import exporting, large, models  # an extra: pip install 'minitvm[models]'
+    from benchmarks.open_models import exporting, large, models  # an extra: pip install '.[models]'
 
     exporting.build({**models.MODELS, **large.LARGE} if names else models.MODELS, folder, names, click.echo)
 

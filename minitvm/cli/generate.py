@@ -67,7 +67,7 @@ def _tokenizer(path: Path) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError:
-        raise ConfigError("the package tokenizers is not installed", hint="pip install 'minitvm[llm]'") from None
+        raise ConfigError("the package tokenizers is not installed", hint="pip install tokenizers") from None
     if not path.is_file():
         raise ConfigError(no_file(path), hint="give it: --tokenizer path/to/tokenizer.json")
     try:

@@ -118,7 +118,7 @@ def oracle_of(against: str, model: Any) -> Oracle | None:
         hint = "against='reference', or the path of an .onnx file"
         raise ConfigError("ONNX Runtime runs ONNX models only", hint=hint)
     if not _is_installed():
-        raise ConfigError("onnxruntime is not installed", hint="pip install 'minitvm[bench]'")
+        raise ConfigError("onnxruntime is not installed", hint="pip install onnxruntime")
     return _RUNTIME
 
 

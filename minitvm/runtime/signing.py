@@ -137,5 +137,5 @@ def _ed25519() -> Any:
         return importlib.import_module("cryptography.hazmat.primitives.asymmetric.ed25519")
     except ImportError as error:
         raise LibraryError(
-            "signatures need the package cryptography, which is not installed", hint="pip install 'minitvm[sign]'"
+            "signatures need the package cryptography, which is not installed", hint="pip install cryptography"
         ) from error

@@ -7,7 +7,7 @@
     with torch.no_grad():
         fast(torch.randn(1, 3, 224, 224))
 
-Needs ``pip install 'minitvm[torch]'``; what needs it is imported when it is called.
+Needs ``pip install torch onnxscript``; what needs it is imported when it is called.
 """
 
 from __future__ import annotations
@@ -51,6 +51,6 @@ def _part(name: str) -> Any:
         for package in ("torch", "onnxscript"):  # of the second one torch says nothing but that it is missing
             importlib.import_module(package)
     except ImportError as absent:
-        hint = "pip install 'minitvm[torch]', or torch and onnxscript"
+        hint = "pip install torch onnxscript"
         raise ConfigError(f"{absent.name} is not installed", hint=hint) from absent
     return importlib.import_module(f"minitvm.torch.{name}")

@@ -113,5 +113,6 @@ def test_without_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CompilerError) as error:
         compile_cubin("")
     assert str(error.value) == (
-        "NVRTC is not installed, so CUDA kernels cannot be compiled\n  = hint: pip install 'minitvm[cuda]'"
+        "NVRTC is not installed, so CUDA kernels cannot be compiled\n"
+        "  = hint: pip install cuda-bindings nvidia-cuda-nvrtc"
     )

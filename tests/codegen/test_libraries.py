@@ -228,7 +228,7 @@ def test_libraries_of_nvidia_that_are_not_as_they_should_be(
         libraries.load(name)
     assert str(error.value) == (
         f"{title} is not installed, which the library calls\n  | Failure finding {name}\n"
-        "  = hint: pip install 'minitvm[cuda-libs]', or leave out -libs"
+        "  = hint: pip install nvidia-cublas nvidia-cudnn-cu13 cuda-pathfinder, or leave out -libs"
     )
     (tmp_path / "empty.so").write_bytes(b"")
     at(str(tmp_path / "empty.so"))

@@ -83,7 +83,7 @@ def test_no_bindings(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     say()
     monkeypatch.setitem(sys.modules, "cuda.bindings.driver", None)
     assert message(there, TargetError) == (
-        "cuda-bindings is not installed, so no GPU can be used\n  = hint: pip install 'minitvm[cuda]'"
+        "cuda-bindings is not installed, so no GPU can be used\n  = hint: pip install cuda-bindings nvidia-cuda-nvrtc"
     )
     assert not CUDA.exist
 

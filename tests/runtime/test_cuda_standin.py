@@ -27,7 +27,7 @@ def _has_driver() -> bool:
 
 TESTS = pathlib.Path(__file__).parents[1]
 pytestmark = [needs_compiler, pytest.mark.skipif(sys.platform != "linux", reason="the stand-in is made for Linux")]
-pytest.importorskip("cuda.bindings", reason="cuda-bindings is not installed: pip install 'minitvm[cuda]'")
+pytest.importorskip("cuda.bindings", reason="pip install cuda-bindings nvidia-cuda-nvrtc")
 
 
 def python(*arguments: str, **says: object) -> subprocess.CompletedProcess[str]:

@@ -192,7 +192,7 @@ def test_keys_that_are_none(model: Model, folder: pathlib.Path) -> None:
 def test_without_the_package(model: Model, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [n for n in sys.modules if n.split(".")[0] == "cryptography"]:
         monkeypatch.setitem(sys.modules, name, None)
-    text = "signatures need the package cryptography, which is not installed\n  = hint: pip install 'minitvm[sign]'"
+    text = "signatures need the package cryptography, which is not installed\n  = hint: pip install cryptography"
     with pytest.raises(LibraryError) as caught:
         model[2].save("m.mtvm", key="key0.pem")
     assert str(caught.value) == text

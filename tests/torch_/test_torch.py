@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-torch = pytest.importorskip("torch", reason="pip install 'minitvm[torch]'")
-pytest.importorskip("onnxscript", reason="pip install 'minitvm[torch]'")
+torch = pytest.importorskip("torch", reason="pip install torch onnxscript")
+pytest.importorskip("onnxscript", reason="pip install torch onnxscript")
 
 from torch import nn  # noqa: E402
 
@@ -278,4 +278,4 @@ except minitvm.MiniTVMError as error:
     print(error)
 """
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert "torch is not installed" in found and "minitvm[torch]" in found
+    assert "torch is not installed" in found and "pip install torch onnxscript" in found

@@ -113,7 +113,7 @@ _USED = re.compile(r"Used (\d+) registers")
 _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _ERROR_LINE = re.compile(r"\((\d+)\): (?:catastrophic )?error")
-_HINT = "pip install 'minitvm[cuda]'"
+_HINT = "pip install cuda-bindings nvidia-cuda-nvrtc"
 
 
 @dataclass(frozen=True)

@@ -142,7 +142,7 @@ def _(on_gpu: Any) -> None:
         _gpu().image(source)
     except CompilerError as error:
         if error.message.startswith("NVRTC is not installed"):
-            raise Skip("NVRTC is not installed: pip install 'minitvm[cuda]' brings it, a GPU is not needed") from None
+            raise Skip("NVRTC is not installed: pip install cuda-bindings nvidia-cuda-nvrtc (no GPU needed)") from None
         raise Wrong(error.message + "\n" + "\n".join(error.where), "compare with the text on the page") from error
 
 

@@ -37,7 +37,7 @@ def bindings() -> Any:
         driver = importlib.import_module("cuda.bindings.driver")
     except ImportError as error:
         raise TargetError(
-            "cuda-bindings is not installed, so no GPU can be used", hint="pip install 'minitvm[cuda]'"
+            "cuda-bindings is not installed, so no GPU can be used", hint="pip install cuda-bindings nvidia-cuda-nvrtc"
         ) from error
     try:
         (status,) = driver.cuInit(0)

@@ -144,7 +144,7 @@ def load(name: str) -> ctypes.CDLL:
     try:
         library = ctypes.CDLL(path_of(name))
     except (ImportError, OSError, RuntimeError) as error:
-        hint = "pip install 'minitvm[cuda-libs]', or leave out -libs"
+        hint = "pip install nvidia-cublas nvidia-cudnn-cu13 cuda-pathfinder, or leave out -libs"
         said = str(error).partition("\n")[0]
         raise TargetError(f"{title} is not installed, which the library calls", where=[said], hint=hint) from error
     hint = f"pip install -U {package}, or leave {name} out of -libs"

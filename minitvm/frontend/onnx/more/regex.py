@@ -23,7 +23,7 @@ def full_match(node: onnx.NodeProto) -> Callable[..., Sequence[Any]]:
         import re2  # type: ignore[import-not-found, import-untyped, unused-ignore]
     except ImportError as error:
         message = "RegexFullMatch needs the package google-re2, which is not installed"
-        raise MiniTVMError(message, hint="pip install 'minitvm[text]'") from error
+        raise MiniTVMError(message, hint="pip install google-re2") from error
     pattern = next((a.s for a in node.attribute if a.name == "pattern"), b"")
     options = re2.Options()
     options.log_errors = False
