@@ -26,6 +26,7 @@ from hypothesis import HealthCheck, settings
 from minitvm import config
 from minitvm.codegen.llvm import backend
 from minitvm.runtime import instance, native
+from tests import durations
 
 settings.register_profile("long", max_examples=1000, deadline=None)
 """``pytest --hypothesis-profile=long``: hours of generated calls of the operators, others each time."""
@@ -66,6 +67,14 @@ def _as_tests_need_it() -> Iterator[None]:
         patch.setattr(native, "let_go_of_llvm", lambda: None)
         patch.setattr(backend, "compile_object", functools.lru_cache(512)(backend.compile_object))
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the slow ones: those of ``tests/slow.txt``, as ``tests.durations`` measured them."""
+    slow = durations.slow_ones()
+    for item in items:
+        if durations.function_of(item.nodeid) in slow:
+            item.add_marker("slow")
 
 
 def pytest_collection_finish() -> None:

@@ -126,3 +126,37 @@ def test_setuptools_makes_one(tmp_path: pathlib.Path) -> None:
     with tarfile.open(tmp_path / made.stdout.splitlines()[-1]) as archive:
         held = {name.partition("/")[2] for name in archive.getnames()}
     assert {name for name in tracked() if not name.startswith(".git")} - held == set()
+
+
+FIGURES = {
+    r"\*\*([\d.]+) x as fast\*\*": (
+        "benchmark.md",
+        r"^geometric mean of the 18, 1 thread, steady .*? ([\d.]+) +[\d.]+$",
+    ),
+    r"each of them at least ([\d.]+) x": (
+        "benchmark.md",
+        r"^every network against the faster peer, 1 thread .*? ([\d.]+) +[\d.]+$",
+    ),
+    r"\*\*([\d,]+) of [\d,]+\*\* of ONNX": ("coverage.md", r"^\*\*([\d,]+) pass"),
+    r" of ([\d,]+)\*\* of ONNX": ("coverage.md", r"^All ([\d,]+) backend tests"),
+    r"ONNX Runtime passes ([\d,]+)": ("coverage.md", r"^\| ONNX Runtime [\d.]+ \| ([\d,]+) \|"),
+    r"\*\*(\d+ of \d+)\*\* mistakes": ("check.md", r"^(\d+ of \d+) are found"),
+}
+"""What the README's first screen says, and where it is from."""
+
+
+@pytest.mark.parametrize("said", FIGURES)
+def test_the_readmes_figures_are_those_of_their_pages(said: str) -> None:
+    page, pattern = FIGURES[said]
+    (here,) = re.findall(said, (ROOT / "README.md").read_text(encoding="utf-8"))
+    there = re.search(pattern, (ROOT / "docs" / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert there and here == there[1]
+
+
+def test_the_readmes_first_screen() -> None:
+    """What it is, a picture, three figures and the two commands, before all else."""
+    first = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Read it")[0]
+    assert "](docs/pictures/" in first and first.count("| **") == 3 and first.count("```bash") == 3
+    assert (
+        first.index("docs/pictures") < first.index("| **") < first.index("bin/minitvm demo") < first.index("-m pytest")
+    )
