@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import functools
+import importlib
 import json
 import sys
 import types
@@ -323,6 +324,18 @@ def _raised_at(error: Exception, module: str) -> str:
 def no_file(path: Path) -> str:
     """What is wrong with a path at which there is no file to read."""
     return f"{path} is a folder, not a file" if path.is_dir() else f"there is no file {path}"
+
+
+def require(module: str, what: str) -> types.ModuleType:
+    """A module of a package that ``what`` needs; :class:`ConfigError` where it is not installed."""
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as absent:
+        if absent.name != package:
+            raise
+        text = f"{what} needs the package {package}, which is not installed"
+        raise ConfigError(text, hint=f"pip install {package}") from absent
 
 
 def did_you_mean(word: object, known: Iterable[str], show: Callable[[str], str] = repr, most: int = 1) -> str | None:

@@ -22,7 +22,7 @@ from minitvm.ir.dtypes import DTYPES as DTYPES
 from minitvm.ir.dtypes import DType as DType
 from minitvm.ir.dtypes import ResultDType as ResultDType
 from minitvm.ir.written import as_dim as as_dim
-from minitvm.ir.written import as_dtype
+from minitvm.ir.written import as_dtype, no_shape
 from minitvm.ir.written import as_shape as as_shape
 
 STRING = "string"
@@ -45,13 +45,6 @@ class UnknownSize(TypeInferenceError, Undecided):
     """A number is needed where a dimension is known only when the model runs."""
 
 
-def _no_shape(shape: Shape) -> TypeInferenceError:
-    """Whatever is wrong with one."""
-    if len(shape) > MOST_DIMENSIONS:
-        return TypeInferenceError(f"a tensor of {len(shape)} dimensions, more than {MOST_DIMENSIONS}")
-    return TypeInferenceError(f"shape {shape} has a negative dimension", hint="(None, 3) leaves a dimension open")
-
-
 @dataclass(frozen=True, slots=True)
 class TensorType:
     """The shape and dtype of a dense, row-major tensor; prints as ``Tensor[(1, 3), float32]``."""
@@ -65,7 +58,7 @@ class TensorType:
         if type(self.dtype) is not str or self.dtype not in COMPUTED:
             object.__setattr__(self, "dtype", as_dtype(self.dtype, STRING))
         if len(self.shape) > MOST_DIMENSIONS or min((d for d in self.shape if type(d) is int), default=0) < 0:
-            raise _no_shape(self.shape)
+            raise no_shape(self.shape, MOST_DIMENSIONS)
 
     def __str__(self) -> str:
         return f"Tensor[{shape_text(self.shape)}, {self.dtype}]"

@@ -35,3 +35,10 @@ def as_dtype(given: Any, *more: str) -> str:
         return name
     known = f"known dtypes: {', '.join(DTYPES)}"
     raise TypeInferenceError(f"{name!r} is not a dtype", hint=did_you_mean(name, DTYPES) or known)
+
+
+def no_shape(shape: tuple[Dim, ...], most: int) -> TypeInferenceError:
+    """What is wrong with one of more than ``most`` dimensions, or of a negative one."""
+    if len(shape) > most:
+        return TypeInferenceError(f"a tensor of {len(shape)} dimensions, more than {most}")
+    return TypeInferenceError(f"shape {shape} has a negative dimension", hint="(None, 3) leaves a dimension open")

@@ -18,19 +18,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import llvmlite.binding
-
 from minitvm import config
 from minitvm.doors import door, left_out
-from minitvm.errors import LibraryError
+from minitvm.errors import LibraryError, require
 from minitvm.ir.arrays import aligned_empty
 from minitvm.runtime.code import CODES, Code
 from minitvm.runtime.devices import Memory
 from minitvm.runtime.graph import Artifact, CpuTag, LibraryCall, Segment, segments, steps_of, workspace_slots
 from minitvm.target import SHARING, cpu_text, marks_of, spinning_text, text_of
 
-llvm: Any = llvmlite.binding  # has no types
-ffi: Any = llvmlite.binding.ffi
+llvm: Any = require("llvmlite.binding", "machine code")
+ffi: Any = llvm.ffi
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 _lock = threading.Lock()

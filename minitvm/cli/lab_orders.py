@@ -1,0 +1,130 @@
+"""``minitvm lab orders`` and ``minitvm lab levels``."""
+
+from __future__ import annotations
+
+import importlib.resources
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.table import Table
+
+from minitvm.cli import building, common
+from minitvm.cli.common import say, stdout, table
+from minitvm.cli.options import PATH, OnnxModel, as_json, command, option
+from minitvm.lab.ordering import COLUMNS, Experiment, Trial
+from minitvm.lab.ordering import levels as try_levels
+from minitvm.lab.ordering import orders as try_orders
+from minitvm.lab.pictures import kind_of
+
+_model = click.argument("model", type=PATH, required=False, cls=OnnxModel)
+_rounds = option("--rounds", default=5, type=click.IntRange(0), help="Turns of a few runs; 0: nothing is timed.")
+_csv = option("--csv", "csv_path", type=PATH, help="File for the figures, in bytes and seconds.")
+_plot = option("--plot", type=PATH, help="File for a picture of time and bytes (needs matplotlib).")
+
+
+@command()
+@_model
+@option("--passes", required=True, metavar="A,B,C", help="The passes; FoldConstant#2 is the second run of one.")
+@_rounds
+@_csv
+@_plot
+@as_json
+@building.compiles()
+def orders(
+    model: Path | None,
+    passes: str,
+    rounds: int,
+    csv_path: Path | None,
+    plot: Path | None,
+    as_json: bool,
+    chosen: building.Chosen,
+) -> None:
+    """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) with --passes in every order, each in
+    the places that they have in the default pipeline; run all on the same random inputs.
+
+    "bytes" is what kernels read and write in a run, "memory" what intermediate values take; times are medians of
+    interleaved runs. The exit status is 1 where an order is refused, or its results differ.
+
+    \b
+    Examples:
+      minitvm lab orders --passes SimplifyExpr,FoldScaleAxis
+      minitvm lab orders resnet18.onnx --passes AlterOpLayout,FoldConstant#2,SimplifyExpr --csv orders.csv
+    """
+    names = [name.strip() for name in passes.split(",") if name.strip()]
+    given = subject(model, chosen, csv_path, plot)
+    with common.compiling("orders") as progress:
+        how: dict[str, Any] = {"opt_level": chosen.opt_level, "rounds": rounds, "on_progress": progress}
+        found = try_orders(passes=names, **how, **given)
+    show(found, csv_path, plot, as_json)
+
+
+@command()
+@_model
+@_rounds
+@_csv
+@_plot
+@as_json
+@building.compiles(opt_level=None)
+def levels(
+    model: Path | None, rounds: int, csv_path: Path | None, plot: Path | None, as_json: bool, chosen: building.Chosen
+) -> None:
+    """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) at all levels, and run all on the same
+    random inputs; columns as those of 'minitvm lab orders'.
+    """
+    given = subject(model, chosen, csv_path, plot)
+    with common.compiling("levels") as progress:
+        found = try_levels(rounds=rounds, on_progress=progress, **given)
+    show(found, csv_path, plot, as_json)
+
+
+def included() -> Path:
+    """The model that comes with minitvm."""
+    return Path(str(importlib.resources.files("minitvm") / "demo_data" / "efficientnet_lite0.onnx"))
+
+
+def subject(model: Path | None, chosen: building.Chosen, csv_path: Path | None, plot: Path | None) -> dict[str, Any]:
+    """What the shared options say of a model; of the one that is included, where none is given."""
+    path = model or included()
+    for one in filter(None, (csv_path, plot)):
+        common.output(one, path)
+    if plot is not None:
+        kind_of(plot)
+    return {"model": path, **chosen.of(path)}
+
+
+def show(found: Experiment, csv_path: Path | None, plot: Path | None, as_json: bool) -> None:
+    """A table, or all in one JSON object; files beside it."""
+    note = (lambda _: None) if as_json else say
+    if as_json:
+        trials = [
+            dict(zip(COLUMNS, (None if v == "" else v for v in trial.row), strict=True)) for trial in found.trials
+        ]
+        common.say_json({"trials": trials}, found.title, found.agree)
+    else:
+        stdout.print(_rows(found))
+    if csv_path is not None:
+        csv_path.write_text(found.csv(), encoding="utf-8")
+        note(f"{csv_path}: the figures")
+    if plot is not None:
+        found.plot(plot)
+        note(f"{plot}: the picture")
+    if not found.agree:
+        sys.exit(1)
+
+
+def _rows(found: Experiment) -> Table:
+    figures = ("kernels", "MB", "memory MB", "predicted ms", "median ms", "spread")
+    rows = table("way", *figures, "results", title=found.title)
+    for trial in found.trials:
+        rows.add_row(*_cells(trial))
+    return rows
+
+
+def _cells(trial: Trial) -> list[str]:
+    if trial.refused:
+        return [trial.way, *[""] * 6, f"refused: {trial.refused}"]
+    time = (f"{trial.time.median * 1e3:.3f}", f"{trial.time.spread:.0%}") if trial.time else ("", "")
+    sizes = (f"{trial.nbytes / 1e6:.2f}", f"{trial.memory / 1e6:.2f}", f"{trial.predicted * 1e3:.3f}")
+    return [trial.way, str(trial.kernels), *sizes, *time, trial.results]
