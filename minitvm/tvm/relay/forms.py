@@ -58,7 +58,8 @@ def type_of(given: Any) -> types.Type | None:
     if isinstance(given, str):
         return types.TensorType((), given)
     if given is not None and not isinstance(given, types.Type):
-        hint = 'relay.TensorType((1, 3), "float32")'
+        shape = tuple(given) if isinstance(given, (list, tuple)) else (1, 3)
+        hint = f'relay.TensorType({shape}, "float32"); of a variable: relay.var("x", shape={shape})'
         raise TypeInferenceError(f"a {type(given).__name__}, {given!r}, is no type", hint=hint)
     return given
 
