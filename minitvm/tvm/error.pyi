@@ -11,3 +11,5 @@ OpError = TypeInferenceError
 OpNotImplemented = UnsupportedOperatorError
 class NotOfferedError(MiniTVMError):
     """A name of TVM's that minitvm does not have; says what there is instead."""
+class NoSuchNameError(MiniTVMError, AttributeError):
+    """A name that neither TVM nor minitvm has; says what is near."""

@@ -37,7 +37,6 @@ INSTEAD: dict[str, str] = {
     "relay.vm": _DYNAMIC,
     "relay.backend.vm": _DYNAMIC,
     "relay.quantize": "quantize in ONNX (QDQ): the importer makes integer kernels of it",
-    "relay.qnn": "quantized operators are relay.qnn.quantize and relay.qnn.dequantize; ONNX's QDQ becomes them",
     "relay.collage": _NO_BYOC,
     "relay.aot": _DYNAMIC,
     "relay.data_dep_optimization": "weights of few bytes stay so by themselves: docs/decisions/packed-weights.md",

@@ -109,9 +109,9 @@ def test_operators_by_name_and_position() -> None:
     pool = relay.nn.max_pool2d(relay.var("d", shape=(1, 1, 8, 8)), (2, 2), (2, 2))
     assert pool.shape == (1, 1, 4, 4)
     assert relay.op.nn.relu(X).shape == relay.op.tensor.exp(X).shape
-    with pytest.raises(TypeInferenceError, match="'axis' is given twice"):
+    with pytest.raises(TypeInferenceError, match="multiple values for argument 'axis'"):
         relay.nn.softmax(X, 0, axis=1)
-    with pytest.raises(TypeInferenceError, match="1 values too many"):
+    with pytest.raises(TypeInferenceError, match="too many positional arguments"):
         relay.exp(X, 3)
     with pytest.raises(TypeInferenceError, match="there is no operator 'exq'") as caught:
         op.get("exq")

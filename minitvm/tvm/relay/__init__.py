@@ -2,7 +2,6 @@
 
 import importlib
 
-import minitvm.ir.builder as builder
 from minitvm.ir.builder import function
 from minitvm.ir.expr import Expr, Module
 from minitvm.ir.op import OPS, Op
@@ -12,7 +11,7 @@ from minitvm.runtime.param_dict import load_param_dict, save_param_dict
 from minitvm.tvm import lacking, transform
 from minitvm.tvm.parser import fromtext, parse, parse_expr
 from minitvm.tvm.paths import HOMES
-from minitvm.tvm.relay import analysis, backend, build_module, expr, expr_functor, op
+from minitvm.tvm.relay import analysis, backend, build_module, expr, expr_functor, op, operators
 from minitvm.tvm.relay.analysis import free_vars
 from minitvm.tvm.relay.build_module import bind_params_by_name, build, create_executor, optimize
 from minitvm.tvm.relay.expr import Any, Function, If, Let, ScopeBuilder, TupleWrapper, bind, scalar_type
@@ -43,12 +42,12 @@ def __getattr__(name: str) -> object:
         return importlib.import_module(f"minitvm.tvm.relay.{name}")
     if lacking.why(f"relay.{name}") or name.startswith("_"):
         return lacking.attribute("relay", name)
-    return getattr(builder, name)
+    return operators.function(name)
 
 
 def __dir__() -> list[str]:
     """What is offered: nodes and functions, operators, and rooms that are imported on first use."""
     rooms = [path.removeprefix("relay.") for path in HOMES if path.startswith("relay.")]
-    inside = {"HOMES", "OPS", "builder", "importlib", "lacking"}
+    inside = {"HOMES", "OPS", "operators", "importlib", "lacking"}
     here = {name for name in globals() if not name.startswith("_")} - inside
     return sorted({*here, *rooms, *(name.partition(".")[0] for name in OPS), "dataflow_pattern", "frontend"})

@@ -1,6 +1,5 @@
 # Written by `python -m tests.stubs`, for type checkers and editors; Python reads the module itself.
 import importlib
-from minitvm.ir import builder as builder
 from minitvm.ir.builder import function as function
 from minitvm.ir.expr import Expr as Expr
 from minitvm.ir.expr import Module as Module
@@ -19,6 +18,7 @@ from minitvm.tvm.relay import build_module as build_module
 from minitvm.tvm.relay import expr as expr
 from minitvm.tvm.relay import expr_functor as expr_functor
 from minitvm.tvm.relay import op as op
+from minitvm.tvm.relay import operators as operators
 from minitvm.tvm.relay.analysis import free_vars as free_vars
 from minitvm.tvm.relay.build_module import bind_params_by_name as bind_params_by_name
 from minitvm.tvm.relay.build_module import build as build
@@ -56,6 +56,9 @@ from minitvm.runtime import param_dict as param_dict
 from minitvm.tvm import parser as parser
 from minitvm.tvm.relay import analysis as _ir_pass
 ir_pass = _ir_pass
+from minitvm.tvm.relay import composed as composed
+from minitvm.tvm.relay import composed_nn as composed_nn
+from minitvm.tvm.relay import composed_qnn as composed_qnn
 from minitvm.tvm.relay import dataflow_pattern as dataflow_pattern
 from minitvm.tvm.relay import forms as _ty
 ty = _ty

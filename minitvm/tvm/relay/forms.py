@@ -7,7 +7,7 @@ instance of ``relay.Var``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -315,6 +315,16 @@ def astype(expr: nodes.Expr, dtype: str) -> nodes.Expr:
     return builder.call_op("cast", expr, dtype=str(dtype))
 
 
+def fields_of(expr: nodes.Expr) -> Iterator[nodes.Expr]:
+    """The fields of a tuple; of a call without a type yet, as many results as its operator has."""
+    known = expr.checked_type is not None or not isinstance(expr, nodes.Call)
+    count = 0 if known else getattr(expr.op, "outputs", 0)  # type: ignore[attr-defined]
+    return (nodes.TupleGetItem(expr, i) for i in range(count)) if count else _fields(expr)
+
+
+_fields = nodes.Expr.__iter__
+
+
 def _compared(name: str) -> Callable[[Any, Any], nodes.Expr]:
     return lambda expr, other: builder.call_op(name, expr, other)
 
@@ -334,6 +344,8 @@ def _value_of(op: Op, name: str) -> Any:
 
 _FORMS: dict[type, dict[str, Any]] = {
     nodes.Expr: {
+        "__iter__": fields_of,
+        "astuple": lambda node: node,
         "astype": astype,
         "same_as": same_as,
         "__lt__": _compared("less"),

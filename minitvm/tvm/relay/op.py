@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,7 @@ from minitvm.errors import TypeInferenceError, did_you_mean
 from minitvm.ir import builder
 from minitvm.ir.op import OPS, Op
 from minitvm.tvm import lacking
-from minitvm.tvm.relay import registered
+from minitvm.tvm.relay import operators, registered
 from minitvm.tvm.relay.registered import register_alter_op_layout, register_convert_op_layout, register_legalize
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def list_op_names() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     if name in _FAMILIES:
-        return builder
+        return importlib.import_module("minitvm.tvm.relay")
     if f"relay.op.{name}" in lacking.HELD or lacking.why(f"relay.op.{name}") or name.startswith("_"):
         return lacking.attribute("relay.op", name)
-    return getattr(builder, name)
+    return operators.function(name)

@@ -1,10 +1,12 @@
 # Written by `python -m tests.stubs`, for type checkers and editors; Python reads the module itself.
+import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from minitvm.errors import TypeInferenceError as TypeInferenceError
 from minitvm.errors import did_you_mean as did_you_mean
 from minitvm.ir import builder as builder
 from minitvm.ir.op import Op as Op
+from minitvm.tvm.relay import operators as operators
 from minitvm.tvm.relay import registered as registered
 from minitvm.tvm.relay.registered import register_alter_op_layout as register_alter_op_layout
 from minitvm.tvm.relay.registered import register_convert_op_layout as register_convert_op_layout
