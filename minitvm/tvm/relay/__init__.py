@@ -2,7 +2,7 @@
 
 import importlib
 
-from minitvm.ir.builder import function
+from minitvm.ir.builder import call_op, function
 from minitvm.ir.expr import Expr, Module
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.types import Type

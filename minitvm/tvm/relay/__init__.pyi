@@ -1,5 +1,6 @@
 # Written by `python -m tests.stubs`, for type checkers and editors; Python reads the module itself.
 import importlib
+from minitvm.ir.builder import call_op as call_op
 from minitvm.ir.builder import function as function
 from minitvm.ir.expr import Expr as Expr
 from minitvm.ir.expr import Module as Module
