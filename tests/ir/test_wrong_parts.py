@@ -34,6 +34,7 @@ CASES = {
     for place, make in places.items()
     for n, wrong in enumerate(values)
     if not (place == "const" and wrong is None)
+    if not (place == "var" and isinstance(wrong, str) and places is PLACES)  # relay.var("x", "float32") is a number
 }
 
 
@@ -45,7 +46,7 @@ def test_what_is_none_is_refused_at_once(case: str) -> None:
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("type_", [(2, 3), [4], "float16"])
+@pytest.mark.parametrize("type_", [(2, 3), [4]])
 def test_the_hint_of_a_variable_can_be_copied(type_: object) -> None:
     with pytest.raises(TypeInferenceError, match=r"variable %x: .* is no type") as caught:
         builder.var("x", type_)

@@ -45,23 +45,17 @@ def number(value: Any) -> Any:
 
 def shape_of(given: Any) -> types.Shape:
     """A shape from what Relay's scripts write: numbers, ``tir.IntImm``, ``te.var``, ``relay.Any()``, or an array."""
-    if isinstance(given, (int, np.integer, SymbolicDim)) and not isinstance(given, bool):
-        given = (given,)
     value = getattr(given, "value", given)
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        raise TypeInferenceError(f"{given!r} is no shape", hint="a shape is a tuple: (1, 3)")
-    return types.as_shape([number(d) for d in value])
+    if isinstance(value, (NDArray, np.ndarray)):
+        return types.as_shape(np.asarray(value).tolist())
+    if isinstance(value, (list, tuple)) and any(hasattr(d, "value") or isinstance(d, np.ndarray) for d in value):
+        return types.as_shape([number(d) for d in value])
+    return types.as_shape(value)
 
 
 def type_of(given: Any) -> types.Type | None:
     """A type, or the dtype of a scalar."""
-    if isinstance(given, str):
-        return types.TensorType((), given)
-    if given is not None and not isinstance(given, types.Type):
-        shape = tuple(given) if isinstance(given, (list, tuple)) else (1, 3)
-        hint = f'relay.TensorType({shape}, "float32"); of a variable: relay.var("x", shape={shape})'
-        raise TypeInferenceError(f"a {type(given).__name__}, {given!r}, is no type", hint=hint)
-    return given
+    return types.TensorType((), given) if isinstance(given, str) else given
 
 
 class _TensorType(types.TensorType, metaclass=Form):
@@ -75,7 +69,7 @@ class _TupleType(types.TupleType, metaclass=Form):
     """Makes a tuple's type of any sequence: ``TupleType(fields)``."""
 
     def __new__(cls, fields: Iterable[Any]) -> Any:
-        return types.TupleType(tuple(map(_some_type, fields)))
+        return types.TupleType(_types(fields))
 
 
 class _FuncType(types.FuncType, metaclass=Form):
@@ -85,14 +79,11 @@ class _FuncType(types.FuncType, metaclass=Form):
         cls, arg_types: Iterable[Any], ret_type: Any, type_params: Any = None, type_constraints: Any = None
     ) -> Any:
         no_type_params(type_params or type_constraints)
-        return types.FuncType(tuple(map(_some_type, arg_types)), _some_type(ret_type))
+        return types.FuncType(_types(arg_types), ret_type)
 
 
-def _some_type(given: Any) -> types.Type:
-    found = type_of(given)
-    if found is None:
-        raise TypeInferenceError("None is no type", hint="types of tuples and functions are made of types")
-    return found
+def _types(given: Any) -> Any:
+    return tuple(given) if isinstance(given, list) else given
 
 
 def no_type_params(given: Any) -> None:
@@ -109,24 +100,11 @@ def var(
 ) -> nodes.Var:
     """A variable: ``var("x", TensorType((1, 3)))``, ``var("x", shape=(1, 3), dtype="int8")``, ``var("n", "int32")`` a
     scalar, ``var("x")`` without a type.  :class:`TypeInferenceError` for a type and a shape."""
-    if type_annotation is not None and shape is not None:
-        raise TypeInferenceError(f"variable %{name_hint} has a type and a shape", hint="give one of them")
-    type_ = type_of(type_annotation) if shape is None else _shaped(name_hint, shape, dtype)
-    return nodes.Var(_name(name_hint), type_, _span(span))
-
-
-def _shaped(name: str, shape: Any, dtype: str) -> types.TensorType:
-    try:
-        return types.TensorType(shape_of(shape), dtype)
-    except TypeInferenceError as error:
-        error.message = f"variable %{name}: {error.message}"
-        raise
-
-
-def _name(given: Any) -> str:
-    if not isinstance(given, str):
-        raise IRError(f"a name is text, not {given!r}")
-    return given
+    if isinstance(type_annotation, str) and shape is None:
+        type_annotation, shape, dtype = None, (), type_annotation
+    sizes: Any = None if shape is None else shape_of(shape)
+    made = builder.var(name_hint, type_annotation, sizes, dtype)
+    return made if _span(span) is None else nodes.Var(made.name, made.checked_type, _span(span))
 
 
 def _span(given: Any) -> types.Span | None:
@@ -138,7 +116,7 @@ class _Var(nodes.Var, metaclass=Form):
     """Makes a variable: ``Var(name_hint, type_annotation=None)``."""
 
     def __new__(cls, name_hint: str, type_annotation: Any = None, span: Any = None) -> Any:
-        return var(name_hint, type_annotation, span=span)
+        return nodes.Var(name_hint, type_annotation, _span(span))
 
 
 def const(value: Any, dtype: str | None = None, span: Any = None, name: str | None = None) -> nodes.Constant:
@@ -261,7 +239,7 @@ def overwrite(module: nodes.Module, name: Any, function: Any) -> None:
     made = _function_of(function)
     if isinstance(name, GlobalVar):
         name.function = made
-    key = name if isinstance(name, nodes.GlobalVar) else GlobalVar(_name(name))
+    key = name if isinstance(name, nodes.GlobalVar) else GlobalVar(name)
     _put(module, {**module.functions, key: made})
 
 
