@@ -75,5 +75,5 @@ def test_numpys_dtypes_are_dtypes(dtype: object) -> None:
 
 
 def test_relays_variable_is_refused_where_it_is_written() -> None:
-    with pytest.raises(TypeInferenceError, match=r"a tuple, \(2, 3\), is no type\n.*relay.var\(.x., shape=\(2, 3\)\)"):
+    with pytest.raises(TypeInferenceError, match=r"%x: \(2, 3\) is no type\n.*var\(.x., shape=\(2, 3\)\)"):
         relay.var("x", (2, 3))
