@@ -65,7 +65,6 @@ from minitvm.ir.loop import (
     Store,
     all_of,
     as_index,
-    guarded,
     map_expr,
     map_stmt,
     seq,
@@ -74,6 +73,7 @@ from minitvm.ir.loop import (
     walk_stmts,
 )
 from minitvm.ir.loop.affine import bounds, depends_on, loads, stride_along, vectorizes
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import outer_reductions
 from minitvm.target import MachineModel
 
@@ -222,21 +222,14 @@ def _squares(square: _Square, machine: MachineModel, parallel: bool) -> Stmt:
         return _open_squares(square, outer, machine, parallel)
     extents = [extent for _, extent in outer]
 
-    def strip(row: LoopExpr, first: LoopExpr, rows: int) -> Stmt:
-        values = dict(zip((v for v, _ in outer), unflatten(row, extents), strict=True))
-
-        def piece(start: LoopExpr, columns: int) -> Stmt:
-            def one(row: LoopExpr, count: int) -> Stmt:
-                return _one_square(square, values, start, columns, first + row, count)
-
-            return in_vectors(rows, square.lanes, one)
-
-        return in_vectors(square.across[1], square.lanes, piece)
-
     kind = LoopKind.PARALLEL if parallel else LoopKind.SERIAL
-    return in_strips(
-        math.prod(extents), square.along[1], max(square.lanes, _strip(square, machine.threads)), strip, kind
-    )
+    code, high = LoopBuilder(), max(square.lanes, _strip(square, machine.threads))
+    for row, first, rows in in_strips(code, math.prod(extents), square.along[1], high, kind):
+        values = dict(zip((v for v, _ in outer), unflatten(row, extents), strict=True))
+        for start, columns in in_vectors(code, square.across[1], square.lanes):
+            for below, count in in_vectors(code, rows, square.lanes):
+                code.emit(_one_square(square, values, start, columns, first + below, count))
+    return code.stmt
 
 
 def _open_squares(square: _Square, outer: Loops, machine: MachineModel, parallel: bool) -> Stmt:
@@ -288,15 +281,14 @@ def _one_square(
             return or_zero((start + lane < as_index(ends[0])) & (first + i < as_index(ends[1])), found)
         return found if columns == lanes else or_zero(lane < columns, found)
 
-    def store(j: LoopExpr, lane: LoopExpr, moved: LoopExpr) -> Stmt:
+    code = LoopBuilder()
+    with transposed(code, lanes, source.dtype, rows, columns, load) as (j, lane, moved):
         value = map_expr(walk.value, lambda node: moved if node == source else node)
         index, value = replace(walk, value=value).at({**values, along: first + lane, across: start + j})
-        done = Store(walk.out, index, value)
-        if ends is None:
-            return done
-        return guarded([start + j < as_index(ends[0]), first + lane < as_index(ends[1])], done)
-
-    return transposed(lanes, source.dtype, rows, columns, load, store)
+        there = ends and all_of([start + j < as_index(ends[0]), first + lane < as_index(ends[1])])
+        with code.when(there):
+            code.store(walk.out, index, value)
+    return code.stmt
 
 
 def _in_short_rows(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt | None:

@@ -6,7 +6,8 @@ those who write loops know.
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -40,12 +41,12 @@ from minitvm.ir.loop import (
     map_stmt,
     maximum,
     minimum,
-    nest,
     select,
     seq,
     walk_stmts,
 )
 from minitvm.ir.loop.affine import depends_on
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import identity_of
 
 Loops: TypeAlias = Sequence[tuple[LoopVar, int]]
@@ -318,54 +319,51 @@ Valid: TypeAlias = int | LoopExpr
 """How many lanes of a vector there are elements for."""
 
 
-def in_vectors(extent: Dim, width: int, body: Callable[[LoopExpr, Any], Stmt]) -> Stmt:
-    """``body(start, width)`` for whole vectors, then once for what is left over, a :data:`Valid`, which may be nothing
+def in_vectors(code: LoopBuilder, extent: Dim, width: int) -> Iterator[tuple[LoopExpr, Any]]:
+    """The start and the width of whole vectors, then once of what is left over, a :data:`Valid`, which may be nothing
     where only a run knows it; one by one where ``width`` is 1."""
     if width == 1:
-        return loop(extent, lambda j: body(j, 1), name="j")
+        with code.loop(extent, "j") as j:
+            yield j, 1
+        return
     whole = extent // width
     rest = extent - whole * width
-    main = loop(whole, lambda v: body(v * width, width), name="v") if whole != 0 else None
-    start, valid = as_index(whole * width), rest if isinstance(rest, int) else as_index(rest)
-    return seq(main, body(start, valid) if rest != 0 else None)
+    if whole != 0:
+        with code.loop(whole, "v") as v:
+            yield v * width, width
+    if rest != 0:
+        yield as_index(whole * width), rest if isinstance(rest, int) else as_index(rest)
 
 
 def in_strips(
-    rows: Dim, extent: Dim, width: int, body: Callable[[LoopExpr, LoopExpr, int], Stmt], kind: LoopKind
-) -> Stmt:
-    """``body(row, start, width)`` for strips of ``width`` of all rows, then for what is left over of each row: at once,
-    or one by one where only a run knows how much that is."""
+    code: LoopBuilder, rows: Dim, extent: Dim, width: int, kind: LoopKind
+) -> Iterator[tuple[LoopExpr, LoopExpr, int]]:
+    """Row, start and width of strips of ``width`` of all rows, then of what is left over of each row: at once, or one
+    by one where only a run knows how much that is."""
     whole = extent // width
     rest, strips = extent - whole * width, as_index(whole)
-
-    def strip(p: LoopExpr) -> Stmt:
-        return body(Const(0), p * width, width) if rows == 1 else body(p // strips, p % strips * width, width)
-
-    many = loop(rows * whole, strip, kind, name="strip")
+    if whole != 0 or not isinstance(rest, int):
+        with code.loop(rows * whole, "strip", kind) as p:
+            yield (Const(0), p * width, width) if rows == 1 else (p // strips, p % strips * width, width)
     if not isinstance(rest, int):
         ones = as_index(rest)
-
-        def row(p: LoopExpr) -> Stmt:
-            return body(Const(0), strips * width + p, 1) if rows == 1 else body(p // ones, strips * width + p % ones, 1)
-
-        return seq(many, loop(rows * rest, row, kind, name="row"))
-    last = loop(rows, lambda row: body(row, strips * width, rest), kind, name="row") if rest else None
-    return seq(many if whole != 0 else None, last)
+        with code.loop(rows * rest, "row", kind) as p:
+            yield (Const(0), strips * width + p, 1) if rows == 1 else (p // ones, strips * width + p % ones, 1)
+    elif rest:
+        with code.loop(rows, "row", kind) as row:
+            yield row, strips * width, rest
 
 
-def in_parallel(
-    extents: Sequence[int], body: Callable[..., Stmt], wanted: float = math.inf, name: str = "work"
-) -> Stmt:
+@contextmanager
+def parallel(
+    code: LoopBuilder, extents: Sequence[int], wanted: float = math.inf, name: str = "work"
+) -> Iterator[tuple[LoopExpr, ...]]:
     """Loops over ``extents``, all of them divided among threads; or as many of the outer ones as give ``wanted`` pieces
     of work."""
     count = next((k for k in range(1, len(extents)) if enough(math.prod(extents[:k]), wanted)), len(extents))
     outer, inner = extents[:count], extents[count:]
-
-    def work(flat: LoopExpr) -> Stmt:
-        index = unflatten(flat, outer)
-        return nest(inner, lambda *rest: body(*index, *rest), names="i")
-
-    return loop(math.prod(outer), work, LoopKind.PARALLEL, name)
+    with code.loop(math.prod(outer), name, LoopKind.PARALLEL) as flat, code.nest(inner, "i") as rest:
+        yield (*unflatten(flat, outer), *rest)
 
 
 def inside(index: Iterable[LoopExpr], shape: Iterable[int]) -> LoopExpr:
@@ -395,65 +393,52 @@ _HALF = 16
 """Bytes of half a vector of AVX2."""
 
 
+@contextmanager
 def transposed(
-    lanes: int,
-    dtype: str,
-    rows: int,
-    columns: int,
-    load: Callable[[LoopExpr, LoopExpr], LoopExpr],
-    store: Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt],
-) -> Stmt:
-    """``store(column, row, load(row, column))`` for ``rows x columns`` elements, in vectors of whole rows both times.
+    code: LoopBuilder, lanes: int, dtype: str, rows: int, columns: int, load: Callable[[LoopExpr, LoopExpr], LoopExpr]
+) -> Iterator[tuple[LoopExpr, LoopExpr, LoopExpr]]:
+    """Column, row and ``load(row, column)`` of ``rows x columns`` elements, in vectors of whole rows both times.
 
     At most ``lanes`` of each.  ``load`` is asked for ``lanes`` columns and has to answer for those that are missing;
-    ``store`` gets vectors of ``rows``.
+    what is in here gets vectors of ``rows``.
     """
     squares = [Buffer(f"square{step}", (lanes * lanes,), dtype, "local") for step in range(lanes.bit_length())]
     first, last = squares[0], squares[-1]
-
-    def fill(i: LoopExpr, lane: LoopExpr) -> Stmt:
-        return Store(first, (i * lanes + lane,), load(i, lane).astype(dtype))
-
-    def zero(i: LoopExpr, lane: LoopExpr) -> Stmt:
-        return Store(first, ((i + rows) * lanes + lane,), const(0, dtype))
-
-    def result(j: LoopExpr, lane: LoopExpr) -> Stmt:
-        return store(j, lane, last[j * lanes + lane])
-
     size = np.dtype(dtype).itemsize
     part = _HALF // size if size >= 4 and lanes * size == 2 * _HALF else lanes
-    steps = [_evens_and_odds(a, b, lanes, part) for a, b in itertools.pairwise(squares)]
-    if part < lanes:
-        steps[-1] = _quarters_swapped(squares[-2], last, lanes)
-    filled = [_vectors(rows, lanes, fill), _vectors(lanes - rows, lanes, zero)]
-    return with_memory(squares[::-1], seq(*filled, *steps, _vectors(columns, rows, result)))
+    with code.memory(*squares[::-1]):
+        with _vectors(code, rows, lanes) as (i, lane):
+            code.store(first, (i * lanes + lane,), load(i, lane).astype(dtype))
+        with _vectors(code, lanes - rows, lanes) as (i, lane):
+            code.store(first, ((i + rows) * lanes + lane,), const(0, dtype))
+        for a, b in itertools.pairwise(squares):
+            if part < lanes and b is last:
+                _swap_quarters(code, a, b, lanes)
+            else:
+                _evens_and_odds(code, a, b, lanes, part)
+        with _vectors(code, columns, rows) as (j, lane):
+            yield j, lane, last[j * lanes + lane]
 
 
-def _evens_and_odds(source: Buffer, target: Buffer, lanes: int, part: int) -> Stmt:
+def _evens_and_odds(code: LoopBuilder, source: Buffer, target: Buffer, lanes: int, part: int) -> None:
     """Of every block of ``part x part`` elements."""
     half = part // 2
-
-    def move(row: int, odd: int) -> Stmt:
-        def element(v: LoopExpr, lane: LoopExpr) -> Stmt:
+    for row, odd in itertools.product(range(0, lanes, part), (0, 1)):
+        with _vectors(code, half, lanes) as (v, lane):
             number = (v * part + (lane if part == lanes else lane % part)) * 2 + odd
             if part < lanes:
                 number = (number // part + row) * lanes + lane // part * part + number % part
-            return Store(target, ((v + (row + odd * half)) * lanes + lane,), source[number])
-
-        return _vectors(half, lanes, element)
-
-    return seq(*(move(row, odd) for row in range(0, lanes, part) for odd in (0, 1)))
+            code.store(target, ((v + (row + odd * half)) * lanes + lane,), source[number])
 
 
-def _quarters_swapped(source: Buffer, target: Buffer, lanes: int) -> Stmt:
+def _swap_quarters(code: LoopBuilder, source: Buffer, target: Buffer, lanes: int) -> None:
     half = lanes // 2
-
-    def element(v: LoopExpr, lane: LoopExpr) -> Stmt:
+    with _vectors(code, lanes, lanes) as (v, lane):
         row = lane // half * half + v % half
-        return Store(target, (v * lanes + lane,), source[row * lanes + lane % half + v // half * half])
-
-    return _vectors(lanes, lanes, element)
+        code.store(target, (v * lanes + lane,), source[row * lanes + lane % half + v // half * half])
 
 
-def _vectors(count: int, lanes: int, body: Callable[[LoopExpr, LoopExpr], Stmt]) -> Stmt:
-    return loop(count, lambda v: in_lanes(lanes, lambda lane: body(v, lane)), LoopKind.UNROLLED, name="v")
+@contextmanager
+def _vectors(code: LoopBuilder, count: int, lanes: int) -> Iterator[tuple[LoopExpr, LoopExpr]]:
+    with code.loop(count, "v", LoopKind.UNROLLED) as v, code.lanes(lanes) as lane:
+        yield v, lane

@@ -50,11 +50,10 @@ def _quotients(value: LoopExpr) -> Iterator[tuple[LoopExpr, LoopExpr]]:
                 yield x, divisor
 
 
-def dividing(value: LoopExpr, loops: Mapping[LoopVar, Dim]) -> tuple[LoopVar, Dim] | None:
+def dividing(value: LoopExpr, opened: Mapping[LoopVar, Dim]) -> tuple[LoopVar, Dim] | None:
     """A variable of open extent, and by what it should be split: the shortest of what indices divide by."""
-    opened = {var: extent for var, extent in loops.items() if not isinstance(extent, int)}
     names, found = Names(), list[tuple[int, LoopVar, Dim]]()
-    for x, divisor in _quotients(value) if opened else ():
+    for x, divisor in _quotients(value):
         form, factor = names.dim(x), names.dim(divisor)
         if form is None or factor is None or isinstance(form, int) or factor == 0:
             continue

@@ -13,10 +13,10 @@ import numpy as np
 
 from minitvm.codegen.default_schedule import stage_nest
 from minitvm.codegen.loops import (
-    in_parallel,
     in_pieces,
     in_strips,
     nested,
+    parallel,
     redirect,
     redirect_loads,
     unflatten,
@@ -44,6 +44,7 @@ from minitvm.ir.loop import (
     walk_exprs,
 )
 from minitvm.ir.loop.affine import affine, depends_on, loads, stride_along, vectorizes
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import outer_reductions
 from minitvm.target import MachineModel
 
@@ -143,7 +144,10 @@ def by_rows(group: Group, machine: MachineModel) -> Stmt | Declined:
 
 def _one_by_one(group: Group, machine: MachineModel, shape: tuple[int, ...]) -> Stmt:
     if all(isinstance(extent, int) for extent in shape):
-        return in_parallel(shape, lambda *at: _stages(group, machine, at), name="row")
+        code = LoopBuilder()
+        with parallel(code, shape, name="row") as row:
+            code.emit(_stages(group, machine, row))
+        return code.stmt
     axes, wanted = [(LoopVar("row"), extent) for extent in shape], _PIECES * machine.threads
     enough = (d for d in range(len(axes)) if math.prod(map(usual, shape[:d])) >= wanted)
     at = next(enough, len(axes))
@@ -154,12 +158,12 @@ def _one_by_one(group: Group, machine: MachineModel, shape: tuple[int, ...]) -> 
 def _in_strips(group: Group, machine: MachineModel, shape: tuple[int, ...], first: int, most: int) -> Stmt:
     """Each stage for ``most`` rows at a time, neighbours along the axes from ``first`` on."""
 
-    def strip(flat: LoopExpr, start: LoopExpr, count: int) -> Stmt:
-        lane = LoopVar("row")
+    code, lane = LoopBuilder(), LoopVar("row")
+    extents = math.prod(shape[:first]), math.prod(shape[first:])
+    for flat, start, count in in_strips(code, *extents, most, LoopKind.PARALLEL):
         at = (*unflatten(flat, shape[:first]), *unflatten(start + lane, shape[first:]))
-        return _stages(group, machine, at, ((lane, count),))
-
-    return in_strips(math.prod(shape[:first]), math.prod(shape[first:]), most, strip, LoopKind.PARALLEL)
+        code.emit(_stages(group, machine, at, ((lane, count),)))
+    return code.stmt
 
 
 def _stages(group: Group, machine: MachineModel, at: tuple[LoopExpr, ...], lanes: Axes = ()) -> Stmt:

@@ -171,9 +171,9 @@ def walks(walk: Walk) -> list[Walk]:
 
 
 def _split(walk: Walk) -> list[Walk]:
-    opened = dividing(walk.value, dict(walk.loops))
-    if opened is not None:
-        return _split(walk.split_evenly(*opened))
+    opened = {var: extent for var, extent in walk.loops if not isinstance(extent, int)}
+    if opened and (at := dividing(walk.value, opened)) is not None:
+        return _split(walk.split_evenly(*at))
     found = _divided(walk)
     return [walk] if found is None else [part for piece in walk.split(*found) for part in _split(piece)]
 

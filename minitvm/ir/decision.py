@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from minitvm.errors import PassError
 from minitvm.ir.types import Span
 from minitvm.shown import Shown
 
@@ -34,6 +35,10 @@ class Exactness(str, Enum):
     """Off by more; acts where ``minitvm.allow_approximate`` names it."""
     UNBOUNDED = "unbounded"
     """Equal for real numbers, with no bound for floats; acts at level 2 and above under ``minitvm.allow_fast_math``."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> Exactness:
+        raise PassError(f"there is no exactness {value!r}", hint="exact, reassociating, approximate or unbounded")
 
 
 @dataclass(frozen=True, slots=True)

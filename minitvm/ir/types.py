@@ -36,7 +36,6 @@ Shape: TypeAlias = tuple[Dim, ...]
 _NUMBERS = frozenset((int,))
 _DIMENSIONS = frozenset((int, SymbolicDim))
 
-
 MOST_DIMENSIONS = 64
 """As in numpy."""
 
@@ -162,8 +161,7 @@ class AnyTensor(_Held):
 
 @dataclass(frozen=True, slots=True)
 class MapType(_Held):
-    """The type of as many values as there are when the model runs, each under a key (a dict): ``Map[string,
-    float32]``."""
+    """The type of as many values as a run finds, each under a key (a dict): ``Map[string, float32]``."""
 
     key: str
     dtype: str

@@ -69,7 +69,9 @@ def _bank(rng: random.Random, kind: type[FilterBank]) -> Layer:
     image = {"N": rng.choice((1, 2)), "C": inputs, **dict(zip(kind.spatial, _image(rng, rank, few), strict=True))}
     weight |= dict(zip(kind.spatial, windows["taps"], strict=True))
     layouts = _order(rng, "NC" + kind.spatial), _order(rng, kind.filters + kind.spatial)
-    attributes = {name: windows[name] for name in ("strides", "dilation", "padding")} | {"groups": groups}
+    attributes: dict[str, Any] = {name: windows[name] for name in ("strides", "dilation", "padding")} | {
+        "groups": groups
+    }
     attributes |= {"data_layout": layouts[0], "kernel_layout": layouts[1]}
     attributes |= {"out_layout": _order(rng, "NC" + kind.spatial) if rng.random() < 0.2 else ""}
     attributes |= {"channels": None, "kernel_size": windows["taps"] if rng.random() < 0.3 else None}
@@ -84,7 +86,7 @@ def _pool(rng: random.Random, kind: type[Pool]) -> Layer:
     sizes = (rng.choice((1, 2)), rng.choice(few), *(n + rng.choice((0, 1, 2)) for n in _image(rng, rank, few)))
     image = dict(zip("NC" + kind.spatial, sizes, strict=True))
     padding = tuple(min(p, t - 1) for p, t in zip(windows["padding"], windows["taps"] * 2, strict=True))
-    attributes = {name: windows[name] for name in ("strides", "dilation")}
+    attributes: dict[str, Any] = {name: windows[name] for name in ("strides", "dilation")}
     attributes |= {"pool_size": windows["taps"], "layout": layout}
     attributes |= {"padding": padding if rng.random() < 0.5 else (0,) * 2 * rank}
     return Layer(attributes, (tuple(image[a] for a in layout),), windows["taps"])

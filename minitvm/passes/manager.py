@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
 from minitvm.errors import PassError, is_own, place_of, user_code
-from minitvm.ir.decision import Declined, decide
+from minitvm.ir.decision import Declined, Exactness, decide
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.visitor import as_function, held_functions, holds_functions, kinds_of, rewrite
 from minitvm.passes.context import CONFIG_KEYS, KNOWN_PASSES, PassContext, closest, each, register_config, using
@@ -208,6 +208,9 @@ def function_pass(
 def _decorator(
     base: type[Kind], method: str, opt_level: int, name: str | None, required: Sequence[str], claims: Mapping[str, Any]
 ) -> _Decorator[Kind]:
+    if "exactness" in claims:
+        claims = {**claims, "exactness": Exactness(claims["exactness"])}
+
     def decorate(target: Any) -> Any:
         keywords = {"opt_level": opt_level, "name": name or target.__name__, "required": required, **claims}
         space: dict[str, Any] = {"__doc__": target.__doc__, "__module__": target.__module__}

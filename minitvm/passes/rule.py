@@ -122,7 +122,7 @@ def rule(
 ) -> Callable[[Callable[..., Replacement]], Rule]:
     """Makes a :class:`Rule` of a function; :class:`PassError` where its parameters are not captures of ``pattern``,
     or a reassociating one states no bound."""
-    PassInfo("", exactness=exactness)  # a word that there is
+    stated = Exactness(exactness)
 
     def decorate(function: Callable[..., Replacement]) -> Rule:
         _check_parameters(function, pattern)
@@ -130,7 +130,7 @@ def rule(
             wrong = f"is {exactness} and {'states a' if bound else 'states no'} bound"
             hint = "a reassociating rule says by how much it moves results: bound=Bound(3); without one it is unbounded"
             raise PassError(f"rule {function.__name__} {wrong}", hint=hint)
-        return Rule(function.__name__, pattern, function, Exactness(exactness), bound)
+        return Rule(function.__name__, pattern, function, stated, bound)
 
     return decorate
 

@@ -98,7 +98,7 @@ def compare_numbers(
     seed: int = 0,
     draws: Sequence[Draw] = DRAWS,
     known: Known | None = None,
-    exactness: Exactness | str | None = None,
+    exactness: Exactness | None = None,
 ) -> Comparison:
     """Run both ``main`` functions on random inputs; :class:`NumbersDiffer` where the results do.
 
@@ -132,7 +132,7 @@ def compare_numbers(
     return found
 
 
-def _judge(before: Function, after: Function, rtol: float, exactness: Exactness | str | None) -> Explain | None:
+def _judge(before: Function, after: Function, rtol: float, exactness: Exactness | None) -> Explain | None:
     """What looks at each element, by what is stated of who made it."""
 
     def explain(inputs: list[Any], found: Results, expected: Results) -> str:

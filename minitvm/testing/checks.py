@@ -133,7 +133,8 @@ def assert_same_numbers(
     if before is after:
         return
     try:
-        compared = compare_numbers(before, after, "the rewrite", rtol, seed, draws, exactness=exactness)
+        stated = None if exactness is None else Exactness(exactness)
+        compared = compare_numbers(before, after, "the rewrite", rtol, seed, draws, exactness=stated)
     except MiniTVMError as error:
         raise AssertionError(str(error)) from error
     assert compared.agreed, f"the numbers cannot be compared: no random inputs are accepted by\n{before}"

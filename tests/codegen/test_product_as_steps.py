@@ -19,6 +19,7 @@ from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Alloc, Buffer, For, If, Kernel, Load, LoopExpr, LoopVar, Seq, Stmt, Store, walk_stmts
 from minitvm.ir.loop.affine import affine
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.target import MachineModel
 
@@ -146,7 +147,9 @@ def test_steps_make_the_templates_loops(rows: int, columns: int, depth: int, tal
     steps = in_tiles(start, gemm)
     problem = DensePack(Problem.of(call), MachineModel(32, 16)).problem
     template = Gemm(DensePack(problem, MachineModel(32, 16)).product, gemm.tile, LANES)
-    written = Kernel("k", (*problem.inputs, *problem.outputs), template.by_tiles())
+    code = LoopBuilder()
+    template.by_tiles(code)
+    written = Kernel("k", (*problem.inputs, *problem.outputs), code.stmt)
     assert shape_of(simplify(steps.kernel)) == shape_of(simplify(written))
     rng = np.random.default_rng(rows)
     arrays = [rng.normal(size=b.shape).astype("float32") for b in start.inputs]

@@ -20,6 +20,7 @@ from minitvm.codegen.templates.tile import best_tile
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.expr import Call
 from minitvm.ir.loop import Buffer, For, Kernel, LoopKind, Seq, Stmt, walk_stmts
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
@@ -37,7 +38,9 @@ def product_nest(batch: int, rows: int, columns: int, machine: MachineModel) -> 
     )
     lanes = machine.lanes("float32")
     product = Product(Matrix.of(left), Matrix.of(right), Matrix.of(out), "float32")
-    return Gemm(product, best_tile(rows, -(-columns // lanes), machine), lanes).nest(machine), out
+    code = LoopBuilder()
+    Gemm(product, best_tile(rows, -(-columns // lanes), machine), lanes).nest(code, machine)
+    return code.stmt, out
 
 
 def parallel_iterations(stmt: Stmt) -> int:

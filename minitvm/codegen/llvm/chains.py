@@ -3,13 +3,20 @@
 Written out it would be most of a kernel's code: forty times the same twenty instructions, which take LLVM longer than
 all the rest, and the processor's front end, too.  Sums are in registers, which a loop cannot count through, so they are
 kept in memory first: a store and a load beside each chain, where registers would not hold all of them anyway.
+
+And instruction interleaving of iterations that are written out: an instruction of each in turn.  A processor looks a
+few hundred instructions ahead.  Of iterations that are long chains each it would see one or two, and wait for their
+latencies.
 """
 
+import itertools
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from minitvm.codegen.backend import STACK_LIMIT
 from minitvm.codegen.llvm.express import long_chains
+from minitvm.codegen.llvm.writer import Lines
 from minitvm.codegen.loops import bind_vars, redirect, with_memory
 from minitvm.ir.loop import (
     Buffer,
@@ -92,3 +99,36 @@ def _counted_through(loop: For) -> Iterator[Buffer]:
         for node in walk_exprs(store.value) if isinstance(store, Store) else ():
             if isinstance(node, Load) and any(part is loop.var for index in node.index for part in walk_exprs(index)):
                 yield node.buffer
+
+
+# --- instruction interleaving ---------------------------------------------------------------------------------
+
+_TOGETHER = 8  # chains; of more, registers hold too little
+
+_REGISTER = re.compile(r"%v\d+")
+
+
+def in_turns(pieces: Sequence[Lines]) -> Lines:
+    """The text of iterations, a few at a time; as it is where one has blocks of its own."""
+    whole: Lines = [line for piece in pieces for line in piece]
+    if not all(isinstance(line, str) and line.startswith("  ") and " br " not in line for line in whole):
+        return whole
+    stores = max(sum(line.startswith("  store ") for line in map(str, piece)) for piece in pieces)
+    size = max(1, _TOGETHER // max(1, stores))
+    count = -(-len(pieces) // size)
+    ends = [len(pieces) * i // count for i in range(count + 1)]
+    groups = [pieces[a:b] for a, b in itertools.pairwise(ends)]
+    return [line for group in groups for line in _merged([list(map(str, piece)) for piece in group])]
+
+
+def _merged(pieces: list[list[str]]) -> Lines:
+    """An instruction of each in turn, once what it uses is there: a later piece may use registers of an earlier one."""
+    missing = {line.split()[0] for piece in pieces for line in piece if " = " in line}
+    found: Lines = []
+    while any(pieces):
+        for piece in pieces:
+            if piece and missing.isdisjoint(_REGISTER.findall(piece[0].partition(" = ")[2] or piece[0])):
+                line = piece.pop(0)
+                missing.discard(line.split()[0])
+                found.append(line)
+    return found

@@ -15,9 +15,8 @@ from minitvm.codegen.backend import STACK_LIMIT, Workspace, plan_workspace
 from minitvm.codegen.legalize import spell_scalars
 from minitvm.codegen.llvm import express, memory
 from minitvm.codegen.llvm.arith import DOTS, WIDTH, memory_text
-from minitvm.codegen.llvm.chains import in_rounds
+from minitvm.codegen.llvm.chains import in_rounds, in_turns
 from minitvm.codegen.llvm.positions import without_quotients
-from minitvm.codegen.llvm.turns import in_turns
 from minitvm.codegen.llvm.writer import (
     Context,
     Index,

@@ -9,12 +9,13 @@ queries are transposed before and the results after, in squares of vectors.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from minitvm.codegen.loops import in_lanes, in_parallel, or_zero, transposed, with_memory
+from minitvm.codegen.loops import or_zero, parallel, transposed
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.attention_few import Query
 from minitvm.codegen.templates.attention_seen import Seen
@@ -25,29 +26,16 @@ from minitvm.codegen.templates.tile import (
     Run,
     TileKernel,
     halves,
-    in_steps,
+    over,
     runs,
     step_cycles,
+    steps,
     tile_choices,
-    unrolled,
 )
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import ceil_divide
-from minitvm.ir.loop import (
-    Buffer,
-    If,
-    LoopExpr,
-    Stmt,
-    Store,
-    as_index,
-    const,
-    intrin,
-    loop,
-    maximum,
-    minimum,
-    select,
-    seq,
-)
+from minitvm.ir.loop import Buffer, LoopExpr, Stmt, Store, as_index, const, intrin, maximum, minimum, select
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import broadcast_index
 from minitvm.ir.ops.nn_attention import Attention as AttentionOp
 
@@ -141,32 +129,36 @@ class Attention(Template):
         return scores + weighted + blocks * (_EXP * key_length + _TURN * self.lanes * moved)
 
     def loops(self, choice: Choice) -> Stmt:
-        batch, length, heads, *_ = self.shape
-        few = in_parallel(
-            (batch, heads, length), lambda p, h, i: Query(self.problem, self.shape, self.lanes, p, h, i).nest()
-        )
-        if not isinstance(length, int):
-            return If(as_index(length) <= FEW, few, self._many(choice))
-        return few if length <= FEW else self._many(choice)
+        code, length = LoopBuilder(), self.shape[1]
+        if isinstance(length, int):
+            self._few(code) if length <= FEW else self._many(code, choice)
+        else:
+            with code.when(as_index(length) <= FEW):
+                self._few(code)
+            with code.otherwise():
+                self._many(code, choice)
+        return code.stmt
 
-    def _many(self, choice: Choice) -> Stmt:
+    def _few(self, code: LoopBuilder) -> None:
+        """Queries one by one."""
+        batch, length, heads, *_ = self.shape
+        with parallel(code, (batch, heads, length)) as (p, h, i):
+            Query(code, self.problem, self.shape, self.lanes, p, h, i).nest()
+
+    def _many(self, code: LoopBuilder, choice: Choice) -> None:
         """Queries by the vector."""
         batch, _, heads, *_ = self.shape
         most, vectors = choice.tile.blocks, self._vectors
-        pieces = runs(vectors, most) if isinstance(vectors, int) else halves(vectors, most)
-
-        def work(run: Run) -> Stmt:
-            return in_parallel(
-                (batch, heads, run.count), lambda p, h, i: _Queries(self, p, h, run.start(i), run.size).nest()
-            )
-
-        return seq(*map(work, pieces))
+        for run in runs(vectors, most) if isinstance(vectors, int) else halves(vectors, most):
+            with parallel(code, (batch, heads, run.count)) as (p, h, i):
+                _Queries(code, self, p, h, run.start(i), run.size).nest()
 
 
 @dataclass(frozen=True)
 class _Queries:
     """``blocks`` vectors of queries of one head, from vector ``first`` on."""
 
+    code: LoopBuilder
     template: Attention
     p: LoopExpr
     h: LoopExpr
@@ -233,52 +225,57 @@ class _Queries:
 
     # --- loops ------------------------------------------------------------------------------------------------
 
-    def nest(self) -> Stmt:
-        key_length = self.template.shape[3]
-        begin = [self._set(self.rows["running_max"], -float("inf")), self._set(self.rows["running_sum"], 0)]
-        if not self.is_whole:
-            begin.append(loop(self.weighted.shape[0], lambda e: self._set(self.weighted, 0, e), name="e"))
-        if isinstance(key_length, int):
-            blocks = seq(*begin, *(run.over(self._keys, name="block") for run in runs(key_length, self.at_once)))
-        else:
-            blocks = self._seen_keys(seq(*begin))
+    def nest(self) -> None:
+        code, key_length = self.code, self.template.shape[3]
         masks = [] if self.transposed_mask is None else [self.transposed_mask]
-        memory = [self.queries, self.scores, self.weighted, *masks, *self.rows.values()]
-        return with_memory(memory, seq(self._transpose_queries(), blocks, self._transpose_results()))
+        with code.memory(self.queries, self.scores, self.weighted, *masks, *self.rows.values()):
+            self._transpose_queries()
+            if isinstance(key_length, int):
+                self._begin()
+                for start, count in over(code, runs(key_length, self.at_once), "block"):
+                    self._keys(start, count)
+            else:
+                self._open_keys(as_index(key_length))
+            self._transpose_results()
 
-    def _seen_keys(self, begin: Stmt) -> Stmt:
+    def _begin(self) -> None:
+        """No keys yet."""
+        self._set(self.rows["running_max"], -float("inf"))
+        self._set(self.rows["running_sum"], 0)
+        if not self.is_whole:
+            with self.code.loop(self.weighted.shape[0], "e") as e:
+                self._set(self.weighted, 0, e)
+
+    def _open_keys(self, key_length: LoopExpr) -> None:
         """Blocks of keys that only a run counts, those that these queries look at."""
-        problem, key_length = self.template.problem, as_index(self.template.shape[3])
-        seen = Seen(problem, self.lanes, self.p, self.h, self.width, self._query) if Seen.applies(problem) else None
+        code, problem = self.code, self.template.problem
+        seen = None
+        if Seen.applies(problem):
+            seen = Seen(code, problem, self.template.lanes, self.p, self.h, self.width, self._query)
         first, end = (const(0, "int64"), key_length) if seen is None else (seen.begin, seen.end)
+        with nullcontext() if seen is None else seen.turns(self.rows["running_max"]):
+            self._begin()
+            with code.loop((end - first + (self.at_once - 1)) // self.at_once, "block") as number:
+                start = number * self.at_once + first
+                self._keys(start, minimum(end - start, self.at_once))
 
-        def block(number: LoopExpr) -> Stmt:
-            start = number * self.at_once + first
-            return self._keys(start, minimum(end - start, self.at_once))
-
-        blocks = seq(begin, loop((end - first + (self.at_once - 1)) // self.at_once, block, name="block"))
-        return blocks if seen is None else seen.over(blocks, self.rows["running_max"])
-
-    def _keys(self, start: LoopExpr, count: Any) -> Stmt:
+    def _keys(self, start: LoopExpr, count: Any) -> None:
         """A block of keys: their scores, exponentials of these, and what they add to the results."""
-        transposed_mask = (
-            [] if self.transposed_mask is None else [self._transpose_mask(self.transposed_mask, start, count)]
-        )
-        return seq(
-            *transposed_mask, *self._product(start, count), *self._exponentials(count), *self._weigh(start, count)
-        )
+        if self.transposed_mask is not None:
+            self._transpose_mask(self.transposed_mask, start, count)
+        self._product(start, count)
+        self._exponentials(count)
+        self._weigh(start, count)
 
-    def _vector(self, body: Callable[[LoopExpr], Stmt]) -> Stmt:
-        """``body`` for every query, a vector at a time."""
-        return unrolled(
-            range(self.blocks), lambda b: in_lanes(self.lanes, lambda lane: body(b * self.lanes + lane)), "block"
-        )
+    @contextmanager
+    def _vector(self) -> Iterator[LoopExpr]:
+        """Every query, a vector at a time."""
+        with self.code.unrolled(range(self.blocks), "block") as b, self.code.lanes(self.lanes) as lane:
+            yield b * self.lanes + lane
 
-    def _store(self, buffer: Buffer, value: Any, *at: LoopExpr) -> Stmt:
-        return Store(buffer, at, value if isinstance(value, LoopExpr) else const(value, self.dtype))
-
-    def _set(self, buffer: Buffer, value: Any, *at: LoopExpr) -> Stmt:
-        return self._vector(lambda v: self._store(buffer, value, *at, v))
+    def _set(self, buffer: Buffer, value: float, *at: LoopExpr) -> None:
+        with self._vector() as v:
+            self.code.store(buffer, (*at, v), const(value, self.dtype))
 
     def _query(self, number: LoopExpr) -> LoopExpr:
         """The query that is the ``number``-th here; beyond the last one another, of which nothing is stored."""
@@ -288,180 +285,166 @@ class _Queries:
 
     # --- the two products -------------------------------------------------------------------------------------
 
-    def _product(self, start: LoopExpr, count: Any) -> list[Stmt]:
+    def _product(self, start: LoopExpr, count: Any) -> None:
         """Scores of ``count`` keys."""
-        key, size = self.template.problem.inputs[1], self.template.shape[4]
-        mask = self.template.problem.inputs[3] if len(self.template.problem.inputs) > 3 else None
-
-        def tile(first: LoopExpr, rows: int) -> Stmt:
-            def store(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
-                v = b * self.lanes + lane
-                if self.transposed_mask is None:
-                    found = self.op.masked(value, mask, (self.p, self.h, self._query(v), start + first + t))
-                else:
-                    found = self._as_masked(value, self.transposed_mask[first + t, v])
-                return Store(self.scores, (first + t, v), found)
-
-            kernel = TileKernel(
-                rows,
-                self.blocks,
-                self.lanes,
-                self.dtype,
-                lambda t, _, r: key[self.p, start + first + t, self.h, r],
-                lambda b, lane, r: self.queries[r, b * self.lanes + lane],
-                store,
-            )
-            return kernel.nest(lambda step: in_steps(size, rows * self.blocks, step))
-
         most = self.template.tile(self.at_once, self.blocks, halved=not isinstance(count, int)).rows
-        pieces = runs(count, most) if isinstance(count, int) else halves(count, most)
-        return [run.over(tile) for run in pieces]
+        for first, rows in over(self.code, runs(count, most) if isinstance(count, int) else halves(count, most)):
+            self._scores_of(start, first, rows)
 
-    def _weigh(self, start: LoopExpr, count: Any) -> list[Stmt]:
+    def _scores_of(self, start: LoopExpr, first: LoopExpr, rows: int) -> None:
+        key, size = self.template.problem.inputs[1], self.template.shape[4]
+        mask = (*self.template.problem.inputs, None)[3]
+
+        def store(t: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+            v = b * self.lanes + lane
+            if self.transposed_mask is None:
+                found = self.op.masked(value, mask, (self.p, self.h, self._query(v), start + first + t))
+            else:
+                found = self._as_masked(value, self.transposed_mask[first + t, v])
+            return Store(self.scores, (first + t, v), found)
+
+        kernel = TileKernel(
+            rows,
+            self.blocks,
+            self.lanes,
+            self.dtype,
+            lambda t, _, r: key[self.p, start + first + t, self.h, r],
+            lambda b, lane, r: self.queries[r, b * self.lanes + lane],
+            store,
+        )
+        with kernel.sums(self.code) as step:
+            for r in steps(self.code, size, rows * self.blocks):
+                step(r)
+
+    def _weigh(self, start: LoopExpr, count: Any) -> None:
         """What was added up before is rescaled, and these keys are added."""
+        width = self.template.shape[5]
+        for first, rows in over(self.code, runs(width, self.template.tile(max(1, width), self.blocks).rows)):
+            self._weighted_of(start, count, first, rows)
+
+    def _weighted_of(self, start: LoopExpr, count: Any, first: LoopExpr, rows: int) -> None:
         value, rescale = self.template.problem.inputs[2], self.rows["rescale"]
 
-        def tile(first: LoopExpr, rows: int) -> Stmt:
-            def store(t: LoopExpr, b: LoopExpr, lane: LoopExpr, found: LoopExpr) -> Stmt:
-                at = first + t, b * self.lanes + lane
-                before = intrin("fma", self.weighted[at], rescale[at[1]], found)
-                return Store(self.weighted, at, found if self.is_whole else before)
+        def store(t: LoopExpr, b: LoopExpr, lane: LoopExpr, found: LoopExpr) -> Stmt:
+            at = first + t, b * self.lanes + lane
+            before = intrin("fma", self.weighted[at], rescale[at[1]], found)
+            return Store(self.weighted, at, found if self.is_whole else before)
 
-            kernel = TileKernel(
-                rows,
-                self.blocks,
-                self.lanes,
-                self.dtype,
-                lambda t, _, r: value[self.p, start + r, self.h, first + t],
-                lambda b, lane, r: self.scores[r, b * self.lanes + lane],
-                store,
-            )
-            return kernel.nest(lambda step: in_steps(count, rows * self.blocks, step))
-
-        width = self.template.shape[5]
-        return [run.over(tile) for run in runs(width, self.template.tile(max(1, width), self.blocks).rows)]
+        kernel = TileKernel(
+            rows,
+            self.blocks,
+            self.lanes,
+            self.dtype,
+            lambda t, _, r: value[self.p, start + r, self.h, first + t],
+            lambda b, lane, r: self.scores[r, b * self.lanes + lane],
+            store,
+        )
+        with kernel.sums(self.code) as step:
+            for r in steps(self.code, count, rows * self.blocks):
+                step(r)
 
     # --- softmax ----------------------------------------------------------------------------------------------
 
-    def _exponentials(self, count: Any) -> list[Stmt]:
+    def _exponentials(self, count: Any) -> None:
         """Scores become exponentials.  A maximum of -inf takes nothing off, so that masked keys count nothing
         whatever block they are in; then the sum is 0, and 0 / 0 no number.  Where what is no number counts nothing,
         it does so after the sum has it."""
-        zeros = self.op.empty_rows == "zero"
-        scores, (running_max, running_sum, subtracted, rescale, before) = self.scores, self.rows.values()
-
-        def each(*bodies: Callable[[LoopExpr, LoopExpr], Stmt]) -> Stmt:
-            return loop(count, lambda j: seq(*(self._vector(partial(body, j)) for body in bodies)), name="j")
-
-        def highest(j: LoopExpr, v: LoopExpr) -> Stmt:
-            return self._store(running_max, maximum(running_max[v], scores[j, v]), v)
-
-        def power(j: LoopExpr, v: LoopExpr) -> Stmt:
-            return self._store(scores, intrin("exp", scores[j, v] - subtracted[v]), j, v)
-
-        def added(j: LoopExpr, v: LoopExpr) -> Stmt:
-            return self._store(running_sum, running_sum[v] + scores[j, v], v)
-
-        def kept(j: LoopExpr, v: LoopExpr) -> Stmt:
-            return self._store(scores, select(intrin("isnan", scores[j, v]), 0, scores[j, v]), j, v)
-
-        def taken(v: LoopExpr) -> Stmt:
-            return self._store(subtracted, select(running_max[v].equal(-float("inf")), 0, running_max[v]), v)
-
-        def counts(v: LoopExpr) -> Stmt:
-            correction = intrin("exp", rescale[v] - subtracted[v])
-            return self._store(rescale, select(intrin("isnan", correction), 0, correction) if zeros else correction, v)
-
-        def apart(v: LoopExpr) -> Stmt:
-            return seq(self._store(before, running_sum[v] * rescale[v], v), self._store(running_sum, 0, v))
-
-        def joined(v: LoopExpr) -> Stmt:
-            return self._store(running_sum, running_sum[v] + before[v], v)
-
-        exponentials = each(power, added, *([kept] * zeros))
-        if self.is_whole:
-            return [each(highest), self._vector(taken), exponentials]
-        keep = self._vector(lambda v: self._store(rescale, running_max[v], v))
-        return [keep, each(highest), *map(self._vector, (taken, counts, apart)), exponentials, self._vector(joined)]
+        code, scores, zeros = self.code, self.scores, self.op.empty_rows == "zero"
+        running_max, running_sum, subtracted, rescale, before = self.rows.values()
+        if not self.is_whole:
+            with self._vector() as v:
+                code.store(rescale, (v,), running_max[v])
+        with code.loop(count, "j") as j, self._vector() as v:
+            code.store(running_max, (v,), maximum(running_max[v], scores[j, v]))
+        with self._vector() as v:
+            code.store(subtracted, (v,), select(running_max[v].equal(-float("inf")), 0, running_max[v]))
+        if not self.is_whole:
+            with self._vector() as v:
+                correction = intrin("exp", rescale[v] - subtracted[v])
+                code.store(rescale, (v,), _or_nothing(correction) if zeros else correction)
+            with self._vector() as v:
+                code.store(before, (v,), running_sum[v] * rescale[v])
+                code.store(running_sum, (v,), const(0, self.dtype))
+        with code.loop(count, "j") as j:
+            with self._vector() as v:
+                code.store(scores, (j, v), intrin("exp", scores[j, v] - subtracted[v]))
+            with self._vector() as v:
+                code.store(running_sum, (v,), running_sum[v] + scores[j, v])
+            if zeros:
+                with self._vector() as v:
+                    code.store(scores, (j, v), _or_nothing(scores[j, v]))
+        if not self.is_whole:
+            with self._vector() as v:
+                code.store(running_sum, (v,), running_sum[v] + before[v])
 
     # --- from rows to lanes and back --------------------------------------------------------------------------
 
-    def _squares(self, extent: int, body: Callable[[LoopExpr, LoopExpr, int], Stmt]) -> Stmt:
-        """``body(vector of queries, start, count)`` for pieces of ``extent`` no longer than a vector."""
+    def _squares(self, extent: int) -> Iterator[tuple[LoopExpr, LoopExpr, int]]:
+        """The vector of queries, the start and the length of pieces of ``extent`` no longer than a vector."""
         whole, rest = Run(0, extent // self.lanes, self.lanes), extent % self.lanes
         last = [Run(extent - rest, 1, rest)] * bool(rest)
-        return loop(
-            self.blocks, lambda b: seq(*(run.over(lambda r, n: body(b, r, n)) for run in (whole, *last) if run.count))
-        )
+        with self.code.loop(self.blocks) as b:
+            for start, count in over(self.code, [run for run in (whole, *last) if run.count]):
+                yield b, start, count
 
     def _as_masked(self, score: LoopExpr, mask: LoopExpr) -> LoopExpr:
         """A score by its transposed mask; of bool, 0 where it stays."""
         is_bool = self.template.problem.inputs[3].dtype == "bool"
         return select(mask.equal(0), score, self.op.fill) if is_bool else score + mask
 
-    def _transpose_mask(self, transposed_mask: Buffer, start: LoopExpr, count: Any) -> Stmt:
+    def _transpose_mask(self, transposed_mask: Buffer, start: LoopExpr, count: Any) -> None:
         """The mask of ``count`` keys; what is beyond them is not looked at."""
+        code, whole = self.code, count // self.lanes
+        with code.loop(self.blocks) as b:
+            if not isinstance(count, int) or whole:
+                with code.loop(whole, "r") as r:
+                    self._mask_square(transposed_mask, start, b, r * self.lanes, True)
+            if not isinstance(count, int) or count % self.lanes:
+                with code.when(None if isinstance(count, int) else whole * self.lanes < count):
+                    self._mask_square(transposed_mask, start, b, as_index(whole * self.lanes), False)
+
+    def _mask_square(self, transposed_mask: Buffer, start: LoopExpr, b: LoopExpr, first: LoopExpr, whole: bool) -> None:
         mask, key_length = self.template.problem.inputs[3], as_index(self.template.shape[3])
 
-        def square(b: LoopExpr, first: LoopExpr, whole: bool) -> Stmt:
-            def load(i: LoopExpr, lane: LoopExpr) -> LoopExpr:
-                position = start + first + lane
-                index = (self.p, self.h, self._query(b * self.lanes + i), position)
-                found = mask[broadcast_index(mask, index)]
-                value = select(found, const(0, self.dtype), 1) if mask.dtype == "bool" else found.astype(self.dtype)
-                return value if whole else or_zero(position < key_length, value)
+        def load(i: LoopExpr, lane: LoopExpr) -> LoopExpr:
+            position = start + first + lane
+            index = (self.p, self.h, self._query(b * self.lanes + i), position)
+            found = mask[broadcast_index(mask, index)]
+            value = select(found, const(0, self.dtype), 1) if mask.dtype == "bool" else found.astype(self.dtype)
+            return value if whole else or_zero(position < key_length, value)
 
-            def store(j: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
-                return Store(transposed_mask, (first + j, b * self.lanes + lane), value)
+        with transposed(self.code, self.lanes, self.dtype, self.lanes, self.lanes, load) as (j, lane, value):
+            self.code.store(transposed_mask, (first + j, b * self.lanes + lane), value)
 
-            return transposed(self.lanes, self.dtype, self.lanes, self.lanes, load, store)
-
-        def of_vector(b: LoopExpr) -> Stmt:
-            whole = count // self.lanes
-            many = loop(whole, lambda r: square(b, r * self.lanes, True), name="r")
-            last = square(b, as_index(whole * self.lanes), False)
-            if isinstance(count, int):
-                return seq(many if whole else None, last if count % self.lanes else None)
-            return seq(many, If(whole * self.lanes < count, last))
-
-        return loop(self.blocks, of_vector, name="i")
-
-    def _transpose_queries(self) -> Stmt:
+    def _transpose_queries(self) -> None:
         """Queries times the scale, as (d, query)."""
-        query, scale = self.template.problem.inputs[0], self.op.scale
+        for b, start, count in self._squares(self.template.shape[4]):
+            load = partial(self._scaled, b, start, count)
+            with transposed(self.code, self.lanes, self.dtype, self.lanes, count, load) as (r, lane, value):
+                self.code.store(self.queries, (start + r, b * self.lanes + lane), value)
 
-        def square(b: LoopExpr, start: LoopExpr, count: int) -> Stmt:
-            def load(i: LoopExpr, lane: LoopExpr) -> LoopExpr:
-                at = (self.p, self._query(b * self.lanes + i), self.h, start + lane)
-                found = query[at].astype(self.dtype) * scale
-                return found if count == self.lanes else or_zero(lane < count, found)
+    def _scaled(self, b: LoopExpr, start: LoopExpr, count: int, i: LoopExpr, lane: LoopExpr) -> LoopExpr:
+        """An element of a query; zero behind the ``count`` that it has from ``start`` on."""
+        at = (self.p, self._query(b * self.lanes + i), self.h, start + lane)
+        found = self.template.problem.inputs[0][at].astype(self.dtype) * self.op.scale
+        return found if count == self.lanes else or_zero(lane < count, found)
 
-            def store(r: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
-                return Store(self.queries, (start + r, b * self.lanes + lane), value)
-
-            return transposed(self.lanes, self.dtype, self.lanes, count, load, store)
-
-        return self._squares(self.template.shape[4], square)
-
-    def _transpose_results(self) -> Stmt:
+    def _transpose_results(self) -> None:
         """The weighted sums over the sum, as the result has it."""
-        (_, length, _, key_length, *_), out, running_sum = (
-            self.template.shape,
-            self.template.problem.output,
-            self.rows["running_sum"],
-        )
+        length, out, code = self.template.shape[1], self.template.problem.output, self.code
         whole = isinstance(length, int) and length % self.lanes == 0
-
-        def square(b: LoopExpr, start: LoopExpr, count: int) -> Stmt:
-            def load(e: LoopExpr, lane: LoopExpr) -> LoopExpr:
-                v = b * self.lanes + lane
-                return self.op.averaged(self.weighted[start + e, v], running_sum[v], key_length)
-
-            def store(i: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+        for b, start, count in self._squares(self.template.shape[5]):
+            load = partial(self._averaged, b, start)
+            with transposed(code, self.lanes, self.dtype, count, self.lanes, load) as (i, lane, value):
                 at = self.first * self.lanes + b * self.lanes + i
-                stmt = Store(out, (self.p, at, self.h, start + lane), value.astype(out.dtype))
-                return stmt if whole else If(at < as_index(length), stmt)
+                with code.when(None if whole else at < as_index(length)):
+                    code.store(out, (self.p, at, self.h, start + lane), value.astype(out.dtype))
 
-            return transposed(self.lanes, self.dtype, count, self.lanes, load, store)
+    def _averaged(self, b: LoopExpr, start: LoopExpr, e: LoopExpr, lane: LoopExpr) -> LoopExpr:
+        v = b * self.lanes + lane
+        return self.op.averaged(self.weighted[start + e, v], self.rows["running_sum"][v], self.template.shape[3])
 
-        return self._squares(self.template.shape[5], square)
+
+def _or_nothing(value: LoopExpr) -> LoopExpr:
+    """Zero in place of what is no number."""
+    return select(intrin("isnan", value), 0, value)

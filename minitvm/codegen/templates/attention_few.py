@@ -6,31 +6,18 @@ as many keys as a vector has lanes are sums along their keys' vectors, which a s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
-from minitvm.codegen.loops import halved, in_lanes, or_zero, transposed, with_memory
+from minitvm.codegen.loops import halved, or_zero, transposed
 from minitvm.codegen.problem import Problem
-from minitvm.codegen.templates.tile import TileKernel, in_steps, runs
+from minitvm.codegen.templates.tile import TileKernel, over, runs, steps
 from minitvm.ir.dims import ceil_divide
-from minitvm.ir.loop import (
-    Buffer,
-    If,
-    LoopExpr,
-    Stmt,
-    Store,
-    as_index,
-    binary,
-    const,
-    intrin,
-    loop,
-    maximum,
-    minimum,
-    select,
-    seq,
-)
+from minitvm.ir.loop import Buffer, LoopExpr, Stmt, Store, as_index, binary, const, intrin, maximum, minimum, select
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.ops.nn_attention import Attention
 
 _LOWEST = -float("inf")
@@ -44,6 +31,7 @@ _ABREAST = 8
 class Query:
     """One query of one head: number ``i`` of image ``p``; ``shape``: batch, length, heads, key_length, d, e."""
 
+    code: LoopBuilder
     problem: Problem
     shape: tuple[Any, ...]
     lanes: int
@@ -98,145 +86,127 @@ class Query:
 
     # --- loops ------------------------------------------------------------------------------------------------
 
-    def nest(self) -> Stmt:
-        key_length, (running_max, running_sum, *_) = self.shape[3], self.numbers.values()
-        begin = [
-            Store(running_max, (), const(_LOWEST, self.dtype)),
-            Store(running_sum, (), const(0, self.dtype)),
-            self._in_vectors(self.weighted.shape[0], lambda e: Store(self.weighted, (e,), const(0, self.dtype))),
-        ]
-        if isinstance(key_length, int):
-            blocks = [run.over(self._keys, name="block") for run in runs(key_length, _KEYS)]
-        else:
-            blocks = [loop(ceil_divide(key_length, _KEYS), self._open_block, name="block")]
-        memory = [self.query, self.scores, self.weighted, self.lane, *self.numbers.values()]
-        return with_memory(memory, seq(self._take_query(), *begin, *blocks, self._results()))
+    def nest(self) -> None:
+        code, key_length = self.code, self.shape[3]
+        running_max, running_sum, *_ = self.numbers.values()
+        with code.memory(self.query, self.scores, self.weighted, self.lane, *self.numbers.values()):
+            self._take_query()
+            code.store(running_max, (), const(_LOWEST, self.dtype))
+            code.store(running_sum, (), const(0, self.dtype))
+            with self._in_vectors(self.weighted.shape[0]) as e:
+                code.store(self.weighted, (e,), const(0, self.dtype))
+            if isinstance(key_length, int):
+                for start, count in over(code, runs(key_length, _KEYS), "block"):
+                    self._keys(start, count)
+            else:
+                with code.loop(ceil_divide(key_length, _KEYS), "block") as number:
+                    self._keys(number * _KEYS, minimum(as_index(key_length) - number * _KEYS, _KEYS))
+            self._results()
 
-    def _open_block(self, number: LoopExpr) -> Stmt:
-        start = number * _KEYS
-        return self._keys(start, minimum(as_index(self.shape[3]) - start, _KEYS))
-
-    def _keys(self, start: LoopExpr, count: Any) -> Stmt:
-        return seq(self._scores(start, count), self._exponentials(count), self._weigh(start, count))
+    def _keys(self, start: LoopExpr, count: Any) -> None:
+        self._scores(start, count)
+        self._exponentials(count)
+        self._weigh(start, count)
 
     def _whole(self, count: Any) -> Any:
         """As many vectors as ``count`` elements need."""
         return (count + (self.lanes - 1)) // self.lanes
 
-    def _in_vectors(self, count: Any, body: Callable[[LoopExpr], Stmt]) -> Stmt:
-        """For all lanes of these."""
-        return loop(
-            self._whole(count), lambda r: in_lanes(self.lanes, lambda lane: body(r * self.lanes + lane)), name="r"
-        )
+    @contextmanager
+    def _in_vectors(self, count: Any) -> Iterator[LoopExpr]:
+        """All lanes of these."""
+        with self.code.loop(self._whole(count), "r") as r, self.code.lanes(self.lanes) as lane:
+            yield r * self.lanes + lane
 
-    def _take_query(self) -> Stmt:
+    def _take_query(self) -> None:
         """Times the scale; zeros behind it."""
         query, size = self.problem.inputs[0], self.shape[4]
-
-        def element(r: LoopExpr) -> Stmt:
+        with self._in_vectors(size) as r:
             found = query[self.p, self.i, self.h, r].astype(self.dtype) * self.op.scale
-            return Store(self.query, (r,), found if size % self.lanes == 0 else or_zero(r < size, found))
+            self.code.store(self.query, (r,), found if size % self.lanes == 0 else or_zero(r < size, found))
 
-        return self._in_vectors(size, element)
-
-    def _scores(self, start: LoopExpr, count: Any) -> Stmt:
+    def _scores(self, start: LoopExpr, count: Any) -> None:
         """Scores of ``count`` keys; those that the last vector has beyond them are as low as can be."""
-        inputs, size, key_length = self.problem.inputs, self.shape[4], self.shape[3]
-        key, mask = inputs[1], inputs[3] if len(inputs) > 3 else None
-
-        def square(first: LoopExpr) -> Stmt:
-            def products(v: LoopExpr, lane: LoopExpr) -> LoopExpr:
-                position = minimum(start + first + v, as_index(key_length) - 1)
-                found: LoopExpr = const(0, self.dtype)
-                for at in range(0, size, self.lanes):
-                    element = key[self.p, position, self.h, lane + at].astype(self.dtype)
-                    whole = at + self.lanes <= size
-                    element = element if whole else or_zero(lane + at < size, element)
-                    found = intrin("fma", self.query[lane + at], element, found)
-                return found
-
-            def add(_: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
-                return Store(self.lane, (lane,), self.lane[lane] + value)
-
-            def put(lane: LoopExpr) -> Stmt:
-                position = start + first + lane
-                found = self.op.masked(self.lane[lane], mask, (self.p, self.h, self.i, position))
+        code, mask = self.code, (*self.problem.inputs, None)[3]
+        with code.loop(self._whole(count), "r") as r:
+            first = r * self.lanes
+            self._clear()
+            products = partial(self._products, start + first)
+            with transposed(code, self.lanes, self.dtype, self.lanes, self.lanes, products) as (_, lane, value):
+                code.store(self.lane, (lane,), self.lane[lane] + value)
+            with code.lanes(self.lanes) as lane:
+                found = self.op.masked(self.lane[lane], mask, (self.p, self.h, self.i, start + first + lane))
                 whole = isinstance(count, int) and count % self.lanes == 0
-                value = found if whole else select(first + lane < count, found, _LOWEST)
-                return Store(self.scores, (first + lane,), value)
+                code.store(
+                    self.scores, (first + lane,), found if whole else select(first + lane < count, found, _LOWEST)
+                )
 
-            zero = in_lanes(self.lanes, lambda lane: Store(self.lane, (lane,), const(0, self.dtype)))
-            squares = transposed(self.lanes, self.dtype, self.lanes, self.lanes, products, add)
-            return seq(zero, squares, in_lanes(self.lanes, put))
+    def _clear(self, value: float = 0) -> None:
+        with self.code.lanes(self.lanes) as lane:
+            self.code.store(self.lane, (lane,), const(value, self.dtype))
 
-        return loop(self._whole(count), lambda r: square(r * self.lanes), name="r")
+    def _products(self, first: LoopExpr, v: LoopExpr, lane: LoopExpr) -> LoopExpr:
+        """Of the query and the ``v``-th key from ``first`` on, the sum of those that fall in a lane."""
+        key, size, key_length = self.problem.inputs[1], self.shape[4], self.shape[3]
+        position = minimum(first + v, as_index(key_length) - 1)
+        found: LoopExpr = const(0, self.dtype)
+        for at in range(0, size, self.lanes):
+            element = key[self.p, position, self.h, lane + at].astype(self.dtype)
+            element = element if at + self.lanes <= size else or_zero(lane + at < size, element)
+            found = intrin("fma", self.query[lane + at], element, found)
+        return found
 
-    def _of_lanes(self, count: Any, first: float, op: str, value: Callable[[LoopExpr], LoopExpr]) -> Stmt:
-        """``lane[0]``: the values of ``count`` keys, combined."""
-        begin = in_lanes(self.lanes, lambda lane: Store(self.lane, (lane,), const(first, self.dtype)))
+    def _of_lanes(self, count: Any, first: float, op: str) -> None:
+        """``lane[0]``: the scores of ``count`` keys, combined."""
+        self._clear(first)
+        with self.code.loop(self._whole(count), "r") as r, self.code.lanes(self.lanes) as lane:
+            found = binary(op, self.lane[lane], self.scores[r * self.lanes + lane])
+            self.code.store(self.lane, (lane,), found)
+        self.code.emit(halved(self.lane, (), self.lanes, op))
 
-        def step(r: LoopExpr) -> Stmt:
-            def one(lane: LoopExpr) -> Stmt:
-                return Store(self.lane, (lane,), binary(op, self.lane[lane], value(r * self.lanes + lane)))
-
-            return in_lanes(self.lanes, one)
-
-        return seq(begin, loop(self._whole(count), step, name="r"), halved(self.lane, (), self.lanes, op))
-
-    def _exponentials(self, count: Any) -> Stmt:
+    def _exponentials(self, count: Any) -> None:
         """As the template of many queries has them."""
         zeros = self.op.empty_rows == "zero"
         running_max, running_sum, subtracted, rescale = self.numbers.values()
-        scores, zero = self.scores, const(0, self.dtype)
-
-        def power(j: LoopExpr) -> Stmt:
-            return Store(scores, (j,), intrin("exp", scores[j] - subtracted[()]))
-
-        def kept(j: LoopExpr) -> Stmt:
-            return Store(scores, (j,), select(intrin("isnan", scores[j]), zero, scores[j]))
-
+        code, scores, zero = self.code, self.scores, const(0, self.dtype)
+        code.store(rescale, (), running_max[()])
+        self._of_lanes(count, _LOWEST, "max")
+        code.store(running_max, (), maximum(running_max[()], self.lane[0]))
+        code.store(subtracted, (), select(running_max[()].equal(_LOWEST), zero, running_max[()]))
         correction = intrin("exp", rescale[()] - subtracted[()])
-        return seq(
-            Store(rescale, (), running_max[()]),
-            self._of_lanes(count, _LOWEST, "max", lambda j: scores[j]),
-            Store(running_max, (), maximum(running_max[()], self.lane[0])),
-            Store(subtracted, (), select(running_max[()].equal(_LOWEST), zero, running_max[()])),
-            Store(rescale, (), select(intrin("isnan", correction), zero, correction) if zeros else correction),
-            self._in_vectors(count, power),
-            self._of_lanes(count, 0.0, "add", lambda j: scores[j]),
-            Store(running_sum, (), intrin("fma", running_sum[()], rescale[()], self.lane[0])),
-            self._in_vectors(count, kept) if zeros else None,
-        )
+        code.store(rescale, (), select(intrin("isnan", correction), zero, correction) if zeros else correction)
+        with self._in_vectors(count) as j:
+            code.store(scores, (j,), intrin("exp", scores[j] - subtracted[()]))
+        self._of_lanes(count, 0.0, "add")
+        code.store(running_sum, (), intrin("fma", running_sum[()], rescale[()], self.lane[0]))
+        if zeros:
+            with self._in_vectors(count) as j:
+                code.store(scores, (j,), select(intrin("isnan", scores[j]), zero, scores[j]))
 
-    def _weigh(self, start: LoopExpr, count: Any) -> Stmt:
+    def _weigh(self, start: LoopExpr, count: Any) -> None:
         """What was added up before is rescaled, and these keys are added."""
+        for first, blocks in over(self.code, runs(self.weighted.shape[0] // self.lanes, _ABREAST)):
+            self._weighted_of(start, count, first, blocks)
+
+    def _weighted_of(self, start: LoopExpr, count: Any, first: LoopExpr, blocks: int) -> None:
         value, width, (*_, rescale) = self.problem.inputs[2], self.shape[5], self.numbers.values()
 
-        def vectors(first: LoopExpr, blocks: int) -> Stmt:
-            def element(b: LoopExpr, lane: LoopExpr, r: LoopExpr) -> LoopExpr:
-                e = (first + b) * self.lanes + lane
-                found = value[self.p, start + r, self.h, e].astype(self.dtype)
-                return found if width % self.lanes == 0 else or_zero(e < width, found)
+        def element(b: LoopExpr, lane: LoopExpr, r: LoopExpr) -> LoopExpr:
+            e = (first + b) * self.lanes + lane
+            found = value[self.p, start + r, self.h, e].astype(self.dtype)
+            return found if width % self.lanes == 0 else or_zero(e < width, found)
 
-            def store(_: LoopExpr, b: LoopExpr, lane: LoopExpr, found: LoopExpr) -> Stmt:
-                e = (first + b) * self.lanes + lane
-                return Store(self.weighted, (e,), intrin("fma", self.weighted[e], rescale[()], found))
+        def store(_: LoopExpr, b: LoopExpr, lane: LoopExpr, found: LoopExpr) -> Stmt:
+            e = (first + b) * self.lanes + lane
+            return Store(self.weighted, (e,), intrin("fma", self.weighted[e], rescale[()], found))
 
-            kernel = TileKernel(1, blocks, self.lanes, self.dtype, lambda _, __, r: self.scores[r], element, store)
-            return kernel.nest(lambda step: in_steps(count, blocks, step))
+        kernel = TileKernel(1, blocks, self.lanes, self.dtype, lambda _, __, r: self.scores[r], element, store)
+        with kernel.sums(self.code) as step:
+            for r in steps(self.code, count, blocks):
+                step(r)
 
-        return seq(*(run.over(vectors) for run in runs(self.weighted.shape[0] // self.lanes, _ABREAST)))
-
-    def _results(self) -> Stmt:
-        (_, _, _, key_length, _, width), out, (_, running_sum, *_) = (
-            self.shape,
-            self.problem.output,
-            self.numbers.values(),
-        )
-
-        def element(e: LoopExpr) -> Stmt:
-            found = self.op.averaged(self.weighted[e], running_sum[()], key_length)
-            stored = Store(out, (self.p, self.i, self.h, e), found.astype(out.dtype))
-            return stored if width % self.lanes == 0 else If(e < width, stored)
-
-        return self._in_vectors(width, element)
+    def _results(self) -> None:
+        key_length, width, out = self.shape[3], self.shape[5], self.problem.output
+        with self._in_vectors(width) as e, self.code.when(None if width % self.lanes == 0 else e < width):
+            found = self.op.averaged(self.weighted[e], self.numbers["running_sum"][()], key_length)
+            self.code.store(out, (self.p, self.i, self.h, e), found.astype(out.dtype))

@@ -5,13 +5,15 @@ The others are left out where that changes nothing: their exponentials are zero,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
-from minitvm.codegen.loops import halved, in_lanes, or_zero, with_memory
+from minitvm.codegen.loops import halved, or_zero
 from minitvm.codegen.problem import Problem
-from minitvm.ir.loop import Buffer, If, LoopExpr, Stmt, Store, as_index, const, intrin, loop, minimum, select, seq
+from minitvm.ir.loop import Buffer, LoopExpr, as_index, const, intrin, minimum, select
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import broadcast_index
 from minitvm.ir.ops.nn_attention import Attention
 
@@ -24,6 +26,7 @@ class Seen:
     """The keys that ``queries`` queries of head ``h`` of image ``p`` see; ``query(number)`` says which one that
     is."""
 
+    code: LoopBuilder
     problem: Problem
     lanes: int
     p: LoopExpr
@@ -76,90 +79,92 @@ class Seen:
 
     # --- loops ------------------------------------------------------------------------------------------------
 
-    def over(self, body: Stmt, running_max: Buffer) -> Stmt:
-        """``body`` for the keys that are looked at; then for all of them where a query has no score above a mask's,
-        as the highest ones, ``running_max``, say."""
+    @contextmanager
+    def turns(self, running_max: Buffer) -> Iterator[None]:
+        """What is in here is done for the keys that are looked at; then for all of them where a query has no score
+        above a mask's, as the highest ones, ``running_max``, say."""
+        code = self.code
+        with code.memory(self.edges, self.some, self.odd):
+            self._scan()
+            self._finite()
+            if self.fill == -float("inf"):
+                yield
+                return
+            with code.loop(2, "turn") as number:
+                left_out = (self.begin > 0) | (self.end < self.key_length)
+                again = self.odd[0].not_equal(0) & left_out
+                with code.when(number.equal(0) | again):
+                    with code.when(number > 0):
+                        self._all_keys()
+                    yield
+                    self._low(running_max)
 
-        def turn(number: LoopExpr) -> Stmt:
-            left_out = (self.begin > 0) | (self.end < self.key_length)
-            again = self.odd[0].not_equal(0) & left_out
-            whole = If(number > 0, self._all_keys())
-            return If(number.equal(0) | again, seq(whole, body, self._low(running_max)))
+    def _all_keys(self) -> None:
+        self.code.store(self.edges, (0, 0), const(0, "int64"))
+        self.code.store(self.edges, (1, 0), self.key_length)
 
-        turns = body if self.fill == -float("inf") else loop(2, turn, name="turn")
-        return with_memory([self.edges, self.some, self.odd], seq(self._scan(), self._finite(), turns))
-
-    def _lanes(self, body: Callable[[LoopExpr], Stmt]) -> Stmt:
-        return in_lanes(self.lanes, body)
-
-    def _all_keys(self) -> Stmt:
-        return seq(Store(self.edges, (const(0, "int64"),) * 2, const(0, "int64")), self._set_end(self.key_length))
-
-    def _set_end(self, value: LoopExpr) -> Stmt:
-        return Store(self.edges, (const(1, "int64"), const(0, "int64")), value)
-
-    def _scan(self) -> Stmt:
+    def _scan(self) -> None:
         """The edges; that of no keys ends where it begins."""
-        mask = self.problem.inputs[3]
+        code, whole = self.code, self.key_length // self.lanes
+        with code.lanes(self.lanes) as lane:
+            code.store(self.edges, (0, lane), self.key_length)
+            code.store(self.edges, (1, lane), const(0, "int64"))
+        with code.loop(whole, "r") as r:
+            self._look(r * self.lanes, True)
+        with code.when(whole * self.lanes < self.key_length):
+            self._look(whole * self.lanes, False)
+        for side, op in ((0, "min"), (1, "max")):
+            code.emit(halved(self.edges, (const(side, "int64"),), self.lanes, op))
+        code.store(self.edges, (0, 0), minimum(self.begin, self.end))
 
-        def begin(lane: LoopExpr) -> Stmt:
-            first = Store(self.edges, (const(0, "int64"), lane), self.key_length)
-            return seq(first, Store(self.edges, (const(1, "int64"), lane), const(0, "int64")))
+    def _look(self, first: LoopExpr, whole: bool) -> None:
+        """A vector of keys."""
+        code, mask = self.code, self.problem.inputs[3]
+        with code.lanes(self.lanes) as lane:
+            code.store(self.some, (lane,), const(False, "bool"))
+        with code.loop(self.queries) as i, code.lanes(self.lanes) as lane:
+            looks = mask[broadcast_index(mask, (self.p, self.h, self.query(i), first + lane))]
+            known = looks if whole else or_zero(first + lane < self.key_length, looks)
+            code.store(self.some, (lane,), self.some[lane] | known)
+        with code.lanes(self.lanes) as lane:
+            position, some = first + lane, self.some[lane]
+            low, high = (self.edges[side, lane] for side in (0, 1))
+            code.store(self.edges, (0, lane), select(some, minimum(low, position), low))
+            code.store(self.edges, (1, lane), select(some, position + 1, high))
 
-        def vector(first: LoopExpr, whole: bool) -> Stmt:
-            def asked(i: LoopExpr, lane: LoopExpr) -> Stmt:
-                looks = mask[broadcast_index(mask, (self.p, self.h, self.query(i), first + lane))]
-                known = looks if whole else or_zero(first + lane < self.key_length, looks)
-                return Store(self.some, (lane,), self.some[lane] | known)
-
-            def edge(lane: LoopExpr) -> Stmt:
-                position, some = first + lane, self.some[lane]
-                low, high = (self.edges[side, lane] for side in (0, 1))
-                earliest = Store(self.edges, (const(0, "int64"), lane), select(some, minimum(low, position), low))
-                return seq(earliest, Store(self.edges, (const(1, "int64"), lane), select(some, position + 1, high)))
-
-            clear = self._lanes(lambda lane: Store(self.some, (lane,), const(False, "bool")))
-            asking = loop(self.queries, lambda i: self._lanes(lambda lane: asked(i, lane)), name="i")
-            return seq(clear, asking, self._lanes(edge))
-
-        whole = self.key_length // self.lanes
-        rest = If(whole * self.lanes < self.key_length, vector(whole * self.lanes, False))
-        vectors = seq(loop(whole, lambda r: vector(r * self.lanes, True), name="r"), rest)
-        ends = (halved(self.edges, (const(side, "int64"),), self.lanes, op) for side, op in ((0, "min"), (1, "max")))
-        none = Store(self.edges, (const(0, "int64"),) * 2, minimum(self.begin, self.end))
-        return seq(self._lanes(begin), vectors, *ends, none)
-
-    def _finite(self) -> Stmt:
+    def _finite(self) -> None:
         """All keys, where a value that would be left out is no number: zero times it is none."""
+        code = self.code
+        self._clear()
+        with code.loop(self.begin, "j") as j:
+            self._add_odd(j)
+        with code.loop(self.key_length - self.end, "j") as j:
+            self._add_odd(self.end + j)
+        code.emit(halved(self.odd, (), self.lanes, "add"))
+        with code.when(self.odd[0].equal(0)):
+            pass
+        with code.otherwise():
+            self._all_keys()
+
+    def _add_odd(self, j: LoopExpr) -> None:
         value = self.problem.inputs[2]
         width = value.shape[3]
-
-        def position(j: LoopExpr) -> Stmt:
-            def added(lane: LoopExpr, at: int) -> Stmt:
+        for at in range(0, width, self.lanes):
+            with self.code.lanes(self.lanes) as lane:
                 found = value[self.p, j, self.h, lane + at].astype(self.odd.dtype)
                 found = found if at + self.lanes <= width else or_zero(lane + at < width, found)
-                return Store(self.odd, (lane,), intrin("fma", found, const(0, found.dtype), self.odd[lane]))
+                self.code.store(self.odd, (lane,), intrin("fma", found, const(0, found.dtype), self.odd[lane]))
 
-            whole = range(0, width, self.lanes)
-            return seq(*(self._lanes(partial(added, at=at)) for at in whole))
+    def _clear(self) -> None:
+        with self.code.lanes(self.lanes) as lane:
+            self.code.store(self.odd, (lane,), const(0, self.odd.dtype))
 
-        before = loop(self.begin, position, name="j")
-        behind = loop(self.key_length - self.end, lambda j: position(self.end + j), name="j")
-        odd = If(self.odd[0].equal(0), seq(), self._all_keys())
-        return seq(self._cleared(), before, behind, halved(self.odd, (), self.lanes, "add"), odd)
-
-    def _cleared(self) -> Stmt:
-        return self._lanes(lambda lane: Store(self.odd, (lane,), const(0, self.odd.dtype)))
-
-    def _low(self, running_max: Buffer) -> Stmt:
+    def _low(self, running_max: Buffer) -> None:
         """Which of the highest scores are not above a mask's, or no numbers."""
-
-        def added(lane: LoopExpr, at: int) -> Stmt:
-            low = select(
-                running_max[lane + at] > self.fill / 2, const(0, running_max.dtype), const(1, running_max.dtype)
-            )
-            return Store(self.odd, (lane,), self.odd[lane] + low)
-
-        vectors = range(0, self.queries, self.lanes)
-        asked = (self._lanes(partial(added, at=at)) for at in vectors)
-        return seq(self._cleared(), *asked, halved(self.odd, (), self.lanes, "add"))
+        self._clear()
+        zero, one = (const(n, running_max.dtype) for n in (0, 1))
+        for at in range(0, self.queries, self.lanes):
+            with self.code.lanes(self.lanes) as lane:
+                low = select(running_max[lane + at] > self.fill / 2, zero, one)
+                self.code.store(self.odd, (lane,), self.odd[lane] + low)
+        self.code.emit(halved(self.odd, (), self.lanes, "add"))

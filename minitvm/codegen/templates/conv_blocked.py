@@ -7,40 +7,42 @@ vector of sums is stored in pieces, and those behind the last channel are not.
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
-from minitvm.codegen.loops import after, in_lanes, in_parallel
+from minitvm.codegen.loops import parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.tile import (
     ENOUGH,
     Ahead,
     Run,
-    Step,
     TileKernel,
     best_tile,
     block_runs,
     cycles,
     divisor_at_most,
-    in_steps,
     open_cycles,
+    over,
     quarters,
     rows_of_line,
     runs,
     spare_loads,
     step_cycles,
+    steps,
     store_at,
     tile_choices,
     tiles,
 )
-from minitvm.codegen.templates.window import Edge, OpenAxis, Start, axis_of, padded
+from minitvm.codegen.templates.window import OpenAxis, Start, axis_of, padded
 from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import usual
-from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, Stmt, Store, as_index, const, loop, minimum, nest, seq
+from minitvm.ir.loop import Barrier, Buffer, Const, Load, LoopExpr, Stmt, Store, as_index, const, minimum
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.target import MachineModel
 
 BY_INPUTS = "a few input channels at a time, sums in memory"
@@ -84,20 +86,24 @@ class _Windows(Template):
         return (column, row) if self.sideways else (row, column)
 
     def loops(self, choice: Choice) -> Stmt:
-        nest = self.nest(choice)
-        return nest if self.fill is None else after(self.source, self.fill, nest)
+        code = LoopBuilder()
+        with code.memory(*[self.source] * (self.fill is not None)):
+            if self.fill is not None:
+                code.emit(self.fill, Barrier())
+            self.nest(code, choice)
+        return code.stmt
 
     @abstractmethod
-    def nest(self, choice: Choice) -> Stmt:
+    def nest(self, code: LoopBuilder, choice: Choice) -> None:
         """The loops behind those that pad the image."""
 
-    def by_tiles(self, outer: Sequence[int], most: int, tile: Callable[..., Stmt]) -> Stmt:
-        """A few long rows: a work item is ``tile(*index, column, size)``, one of at most ``most`` columns."""
-
-        def work(tiles: Run | Edge) -> Stmt:
-            return in_parallel((*outer, tiles.count), lambda *at: tile(*at[:-1], tiles.start(at[-1]), tiles.size))
-
-        return seq(*map(work, self.x.tiles(most)))
+    def by_tiles(
+        self, code: LoopBuilder, outer: Sequence[int], most: int
+    ) -> Iterator[tuple[tuple[LoopExpr, ...], Start, int]]:
+        """A few long rows: a work item is a tile of at most ``most`` columns, its index, column and size."""
+        for run in self.x.tiles(most):
+            with parallel(code, (*outer, run.count)) as (*index, at):
+                yield tuple(index), run.start(at), run.size
 
 
 @dataclass(frozen=True)
@@ -228,17 +234,21 @@ class BlockedConv(_Windows):
 
     # --- what a work item is ------------------------------------------------------------------------------------------
 
-    def nest(self, choice: Choice) -> Stmt:
+    def nest(self, code: LoopBuilder, choice: Choice) -> None:
         """A nest for every kind of set of channel blocks, and of piece of a row."""
         tile, channels = choice.tile, self.out_blocks * self.block
-        sets = block_runs(channels, self.lanes, tile.blocks)
-        if choice.scheme == BY_INPUTS:
-            return seq(*(self._by_inputs(s, tile) for s in sets))
         items = self.batch * self.groups * -(-self.blocks // tile.blocks) * self.rows
-        if not self.flat and not self.is_open and items < self.machine.threads:
-            return seq(*(self._by_tiles(s, tile.rows) for s in sets))
-        inside = choice.scheme == ROWS_INSIDE
-        return seq(*(self._by_rows(s, p, tile.rows, inside) for s in sets for p in self._pieces(tile, s)))
+        few = not self.flat and not self.is_open and items < self.machine.threads
+        for run in block_runs(channels, self.lanes, tile.blocks):
+            if choice.scheme == BY_INPUTS:
+                self._by_inputs(code, run, tile)
+            elif few:
+                extents = (self.batch, self.groups * run.count, self.rows)
+                for (n, number, row), column, size in self.by_tiles(code, extents, tile.rows):
+                    self._tile(code, self._place(n, number, run, row), column, size)
+            else:
+                for piece in self._pieces(tile, run):
+                    self._by_rows(code, run, piece, tile.rows, choice.scheme == ROWS_INSIDE)
 
     def _place(self, n: LoopExpr, number: LoopExpr, run: Run, row: LoopExpr) -> _Place:
         """``number``: of the set of blocks, counted through all groups."""
@@ -258,24 +268,14 @@ class BlockedConv(_Windows):
         here, last = place.group * self.blocks + place.block, self.weight.shape[0] - place.run.size
         return replace(place, ahead=minimum(here + place.run.size, last))
 
-    def _by_rows(self, run: Run, piece: Run, most: int, rows_inside: bool) -> Stmt:
+    def _by_rows(self, code: LoopBuilder, run: Run, piece: Run, most: int, rows_inside: bool) -> None:
         sets, rows = self.groups * run.count, self.rows * piece.count
         order = (self.batch, sets, rows) if rows_inside else (self.batch, rows, sets)
-
-        def work(n: LoopExpr, *rest: LoopExpr) -> Stmt:
+        with parallel(code, order) as (n, *rest):
             number, at = rest if rows_inside else rest[::-1]
             row, column = (Const(0), piece.start(at)) if self.flat else (at, Const(0))
-            place = self._place(n, number, run, row)
-            used_once = rows_inside or rows == 1
-            return self._row(self._before_next(place) if used_once else place, column, piece.size, most)
-
-        return in_parallel(order, work)
-
-    def _by_tiles(self, run: Run, most: int) -> Stmt:
-        def tile(n: LoopExpr, number: LoopExpr, row: LoopExpr, column: Start, size: int) -> Stmt:
-            return self._tile(self._place(n, number, run, row), column, size)
-
-        return self.by_tiles((self.batch, self.groups * run.count, self.rows), most, tile)
+            place, used_once = self._place(n, number, run, row), rows_inside or rows == 1
+            self._row(code, self._before_next(place) if used_once else place, column, piece.size, most)
 
     def _pieces(self, tile: Tile, run: Run) -> list[Run]:
         """A single row in pieces of a few tiles, to be divided among threads: of one size where that is enough."""
@@ -291,79 +291,52 @@ class BlockedConv(_Windows):
         size = -(-self.columns // max(divisor_at_most(self.columns, most), wanted))
         return runs(self.columns, min(size, self.columns // least))
 
-    def _by_inputs(self, run: Run, tile: Tile) -> Stmt:
+    def _by_inputs(self, code: LoopBuilder, run: Run, tile: Tile) -> None:
         """Input channels whose weights stay in the first-level cache for the whole image, or for some of its rows."""
         inputs = self.weight.shape[1]
         step_bytes = math.prod(self.weight.shape[2:5]) * run.size * self.lanes * np.dtype(self.out.dtype).itemsize
         count = divisor_at_most(inputs, max(1, self.machine.l1_bytes // 2 // step_bytes))
+        for rows in runs(self.rows, max(1, self._rows_at_once(run.size))):
+            with parallel(code, (self.batch, self.groups * run.count, rows.count)) as (n, number, part):
+                top = rows.start(part)
+                place = replace(self._before_next(self._place(n, number, run, Const(0))), top=top)
+                sums = Buffer("sums", (rows.size, self.columns, run.size, self.lanes), self.accumulator, "local")
+                with code.memory(sums):
+                    self._summed(code, place, sums, count, tile.rows)
 
-        def work(rows: Run, n: LoopExpr, number: LoopExpr, part: LoopExpr) -> Stmt:
-            sums = Buffer("sums", (rows.size, self.columns, run.size, self.lanes), self.accumulator, "local")
-            top = rows.start(part)
-            place = replace(self._before_next(self._place(n, number, run, Const(0))), top=top)
+    def _summed(self, code: LoopBuilder, place: _Place, sums: Buffer, count: int, most: int) -> None:
+        """Some rows: zeros, then ``count`` blocks of input channels at a time, then the results."""
+        with code.nest(sums.shape[:3]) as index, code.lanes(self.lanes) as lane:
+            code.store(sums, (*index, lane), const(0, sums.dtype))
+        with code.nest((self.weight.shape[1] // count, sums.shape[0])) as (part, at):
+            some = replace(place, row=place.top + at, inputs=(part * count, count), sums=sums)
+            self._row(code, some, Const(0), self.columns, most)
+        self._results(code, place, sums)
 
-            def zero(*index: LoopExpr) -> Stmt:
-                return in_lanes(self.lanes, lambda lane: Store(sums, (*index, lane), const(0, sums.dtype)))
-
-            def row(part: LoopExpr, at: LoopExpr) -> Stmt:
-                some = replace(place, row=top + at, inputs=(part * count, count), sums=sums)
-                return self._row(some, Const(0), self.columns, tile.rows)
-
-            parts = nest((inputs // count, rows.size), row)
-            return Alloc(sums, seq(nest(sums.shape[:3], zero), parts, self._results(place, sums)))
-
-        def groups(rows: Run) -> Stmt:
-            return in_parallel((self.batch, self.groups * run.count, rows.count), partial(work, rows))
-
-        return seq(*map(groups, runs(self.rows, max(1, self._rows_at_once(run.size)))))
-
-    def _results(self, place: _Place, sums: Buffer) -> Stmt:
+    def _results(self, code: LoopBuilder, place: _Place, sums: Buffer) -> None:
         """The sums to the result, a block of it at a time."""
         per, run = self.lanes // self.block, place.run
         valid = (run.size - 1) * per + (run.width or self.lanes) // self.block
+        with code.nest((*sums.shape[:2], valid)) as (row, t, p), code.lanes(self.block) as lane:
+            b, at = p // per, p % per * self.block + lane
+            code.emit(self._store(replace(place, row=place.top + row), t, b, at, sums[row, t, b, at]))
 
-        def block(row: LoopExpr, t: LoopExpr, p: LoopExpr) -> Stmt:
-            def element(lane: LoopExpr) -> Stmt:
-                b, at = p // per, p % per * self.block + lane
-                return self._store(replace(place, row=place.top + row), t, b, at, sums[row, t, b, at])
-
-            return in_lanes(self.block, element)
-
-        return nest((*sums.shape[:2], valid), block)
-
-    def _row(self, place: _Place, column: LoopExpr, width: int, most: int) -> Stmt:
+    def _row(self, code: LoopBuilder, place: _Place, column: LoopExpr, width: int, most: int) -> None:
         """``width`` columns from ``column`` on, or those that there are, in tiles of at most ``most``."""
-        tile = partial(self._tile, place)
         if not self.flat:
-            return self.x.over_tiles(most, tile)
+            for start, size in self.x.over_tiles(code, most):
+                self._tile(code, place, start, size)
+            return
         there = quarters(minimum(width, self.columns - column), most) if self.is_open else runs(width, most)
-        return seq(*(run.over(lambda start, size: tile(column + start, size)) for run in there))
+        for start, size in over(code, there):
+            self._tile(code, place, column + start, size)
 
     # --- a tile -------------------------------------------------------------------------------------------------------
 
-    def _tile(self, place: _Place, column: Start, size: int) -> Stmt:
+    def _tile(self, code: LoopBuilder, place: _Place, column: Start, size: int) -> None:
         """At an edge, where some taps are outside the image, ``column`` is a number."""
         first, count = place.inputs
         block = place.group * self.blocks + place.block
-        inner = self.weight.shape[4]
-
-        def reduction(step: Step) -> Stmt:
-            def part(i: LoopExpr, y: LoopExpr, taps: range, inside: range) -> Stmt:
-                def channels(x: LoopExpr) -> Stmt:
-                    all_read = taps == range(self.x.taps) and not self.is_open
-                    sums = size * place.run.size if all_read else math.inf
-                    at = i, y, taps.start + x
-                    steps = in_steps(inner, sums, partial(step, *at, rows=inside), self.problem.product)
-                    return seq(*self._ahead(place, column, size, *at), steps)
-
-                if self.x.sticks_out(size):
-                    return self.x.valid_taps(as_index(column), channels)
-                return loop(len(taps), channels, name="kw")
-
-            def taps(i: LoopExpr, y: LoopExpr) -> Stmt:
-                return seq(*(part(i, y, *some) for some in self.x.alike(column, size)))
-
-            return loop(count, lambda i: self.y.valid_taps(place.row, partial(taps, first + i)), name="ci")
 
         def weight(b: LoopExpr, lane: LoopExpr, i: LoopExpr, y: LoopExpr, x: LoopExpr, c: LoopExpr) -> LoopExpr:
             return Load(self.weight, (block + b, i, *self.placed(y, x), c, lane))
@@ -380,7 +353,22 @@ class BlockedConv(_Windows):
             piece=self.block,
             product=self.problem.product,
         )
-        return (kernel if place.sums is None else self._adding(kernel, place, place.sums, column)).nest(reduction)
+        adding = kernel if place.sums is None else self._adding(kernel, place, place.sums, column)
+        with adding.sums(code) as step, code.loop(count, "ci") as i, self.y.valid_taps(code, place.row) as y:
+            for taps, inside in self.x.alike(column, size):
+                all_read = taps == range(self.x.taps) and not self.is_open
+                sums = size * place.run.size if all_read else math.inf
+                with self._along(code, column, size, len(taps)) as x:
+                    index = first + i, y, taps.start + x
+                    self._fetch(code, place, column, size, *index)
+                    for c in steps(code, self.weight.shape[4], sums, self.problem.product):
+                        step(*index, c, rows=inside)
+
+    def _along(self, code: LoopBuilder, column: Start, size: int, taps: int) -> AbstractContextManager[LoopExpr]:
+        """Neighbouring taps of a row of the window."""
+        if self.x.sticks_out(size):
+            return self.x.valid_taps(code, as_index(column))
+        return code.loop(taps, "kw")
 
     def _adding(self, kernel: TileKernel, place: _Place, sums: Buffer, column: Start) -> TileKernel:
         """A tile that adds to ``sums`` in place of storing its results."""
@@ -393,10 +381,10 @@ class BlockedConv(_Windows):
 
         return replace(kernel, store=add, width=0, piece=None)
 
-    def _ahead(self, place: _Place, column: Start, size: int, i: LoopExpr, *tap: LoopExpr) -> Sequence[Stmt]:
+    def _fetch(self, code: LoopBuilder, place: _Place, column: Start, size: int, i: LoopExpr, *tap: LoopExpr) -> None:
         """Lines of the next set's weights for a tap of block ``i`` of input channels."""
         if place.ahead is None:
-            return ()
+            return
         ahead, step = place.ahead, rows_of_line(self.weight.dtype, self.lanes)
         inner, blocks = self.weight.shape[4], place.run.size
         per_block = -(-inner // step)
@@ -408,7 +396,9 @@ class BlockedConv(_Windows):
 
         rows, columns = usual(self.rows), usual(self.columns)
         fetched, pixel = Ahead(lines, max(1, rows * columns), line), place.row * columns + column
-        return fetched.by(pixel, size, spare_loads(size, blocks, inner, self.problem.product))(Const(0))
+        fetch = fetched.by(pixel, size, spare_loads(size, blocks, inner, self.problem.product))
+        if fetch is not None:
+            fetch(code, Const(0))
 
     def _position(self, row: LoopExpr, column: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         return (column // self.x.outputs, column % self.x.outputs) if self.flat else (row, column)
@@ -447,38 +437,27 @@ class BlockedDepthwise(_Windows):
         each = [open_cycles(tiled, alone, 1, tile) if is_open else step_cycles(tiled, 1, tile) for tile in sizes]
         return [Choice("strips", tile, steps * some) for tile, some in zip(sizes, each, strict=True)]
 
-    def nest(self, choice: Choice) -> Stmt:
+    def nest(self, code: LoopBuilder, choice: Choice) -> None:
         batch, blocks, rows = order = (*self.out.shape[:2], self.y.outputs)
         is_open = isinstance(self.x, OpenAxis) or isinstance(self.y, OpenAxis)
         if not is_open and math.prod(order) < self.machine.threads:
-            return self.by_tiles(order, choice.tile.rows, self._strip)
+            for (n, block, row), column, size in self.by_tiles(code, order, choice.tile.rows):
+                self._strip(code, n, block, row, column, size)
+            return
         part = 1 if is_open else divisor_at_most(rows, max(1, rows // self.machine.threads))
         band = part if self.problem.by_rows and part >= _FEWEST_ROWS else rows
+        with parallel(code, (batch, rows // band, blocks, band)) as (n, top, block, at):
+            for column, size in self.x.over_tiles(code, choice.tile.rows):
+                self._strip(code, n, block, top * band + at, column, size)
 
-        def work(n: LoopExpr, top: LoopExpr, block: LoopExpr, at: LoopExpr) -> Stmt:
-            return self.x.over_tiles(choice.tile.rows, partial(self._strip, n, block, top * band + at))
-
-        return in_parallel((batch, rows // band, blocks, band), work)
-
-    def _strip(self, n: LoopExpr, block: LoopExpr, row: LoopExpr, column: Start, size: int) -> Stmt:
+    def _strip(self, code: LoopBuilder, n: LoopExpr, block: LoopExpr, row: LoopExpr, column: Start, size: int) -> None:
         x, y = self.x, self.y
 
         def data(t: LoopExpr, lane: LoopExpr, ky: LoopExpr, kx: LoopExpr) -> LoopExpr:
             where = self.placed(y.coordinate(row, ky), x.coordinate(column + t, kx))
             return Load(self.source, (n, block, *where, lane))
 
-        def reduction(step: Step) -> Stmt:
-            inside = ((kx, t) for kx in range(x.taps) for t in x.columns_inside(column, size, kx))
-            each = sorted(inside, key=lambda at: (at[1] * x.stride + at[0] * x.dilation, at))
-
-            def along(ky: LoopExpr) -> Stmt:
-                if x.sticks_out(size):
-                    return x.valid_taps(as_index(column), lambda kx: step(ky, kx))
-                return seq(*(step(ky, Const(kx), rows=range(t, t + 1)) for kx, t in each))
-
-            return y.valid_taps(row, along)
-
-        return TileKernel(
+        tile = TileKernel(
             size,
             1,
             self.out.shape[4],
@@ -486,4 +465,13 @@ class BlockedDepthwise(_Windows):
             data,
             lambda _, lane, ky, kx: Load(self.weight, (block, Const(0), *self.placed(ky, kx), Const(0), lane)),
             lambda t, _, lane, value: store_at(Load(self.out, (n, block, *self.placed(row, column + t), lane)), value),
-        ).nest(reduction)
+        )
+        inside = ((kx, t) for kx in range(x.taps) for t in x.columns_inside(column, size, kx))
+        each = sorted(inside, key=lambda at: (at[1] * x.stride + at[0] * x.dilation, at))
+        with tile.sums(code) as step, y.valid_taps(code, row) as ky:
+            if x.sticks_out(size):
+                with x.valid_taps(code, as_index(column)) as tap:
+                    step(ky, tap)
+            else:
+                for kx, t in each:
+                    step(ky, Const(kx), rows=range(t, t + 1))

@@ -8,11 +8,12 @@ rows are computed too, and left out when a line's sums are copied to the result.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
-from minitvm.codegen.loops import after, in_parallel
+from minitvm.codegen.loops import parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.conv_rows import ROWS, ConvRows
 from minitvm.codegen.templates.conv_shapes import ConvProduct, ConvShapes, conv_product, conv_shapes
@@ -31,7 +32,8 @@ from minitvm.codegen.templates.tile import (
 )
 from minitvm.codegen.templates.window import PhasedAxis, PhasedImage
 from minitvm.cpu_costs import CPU
-from minitvm.ir.loop import Alloc, Buffer, If, Load, LoopExpr, Stmt, Store, loop, minimum, nest, seq
+from minitvm.ir.loop import Barrier, Buffer, Load, LoopExpr, Stmt, Store, minimum
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d
 from minitvm.ir.ops.nn_conv_transpose import Conv1dTranspose, Conv2dTranspose, Conv3dTranspose
 from minitvm.target import MachineModel
@@ -63,11 +65,13 @@ class TransposedConv(Template):
             return self.strips.loops(choice)
         first, size = self.parts[0].shapes, max(part.flat_size for part in self.parts)
         image = PhasedImage.of(first.batch, first.inputs * first.groups, first.windows, size, self.accumulator)
-        parts = [_PixelLoops(p.shapes, p.dtype, p.machine, choice.tile, image) for p in self.parts]
-        nests = seq(*(stmt for loops in parts for stmt in loops.nests()))
-        if all(part.direct for part in self.parts):
-            return nests
-        return after(image.buffer, image.fill(first.pixel, self.machine), nests)
+        code, direct = LoopBuilder(), all(part.direct for part in self.parts)
+        with code.memory(*[image.buffer] * (not direct)):
+            if not direct:
+                code.emit(image.fill(first.pixel, self.machine), Barrier())
+            for p in self.parts:
+                _PixelLoops(p.shapes, p.dtype, p.machine, choice.tile, image, code).nests()
+        return code.stmt
 
 
 @TEMPLATES.register("llvm", Conv1d, Conv2d, Conv3d)
@@ -243,23 +247,24 @@ class _PixelLoops(_Pixels):
 
     tile: Tile
     image: PhasedImage
+    code: LoopBuilder
 
-    def nests(self) -> list[Stmt]:
-        channels = runs(self.shapes.channels, self.tile.rows)
-        if self.gaps:
-            return [self._through_sums(c) for c in channels]
+    def nests(self) -> None:
         blocks = block_runs(self.lines.positions, self.lanes, self.tile.blocks)
-        return [self._stored(c, b, s) for c in channels for b in blocks for s in runs(b.count, self._section(b.count))]
+        for c in runs(self.shapes.channels, self.tile.rows):
+            if self.gaps:
+                self._through_sums(c)
+            else:
+                for b in blocks:
+                    for s in runs(b.count, self._section(b.count)):
+                        self._stored(c, b, s)
 
     # --- what a work item is ------------------------------------------------------------------------------------------
 
-    def _stored(self, channels: Run, blocks: Run, sections: Run) -> Stmt:
+    def _stored(self, channels: Run, blocks: Run, sections: Run) -> None:
         """Tiles that store to the result."""
-
-        def work(place: _Place, section: LoopExpr) -> Stmt:
-            return self._tiles(place, blocks, sections.start(section), sections.size, self._finish(place))
-
-        return self._items(channels, sections.count, work)
+        with self._items(channels, sections.count) as (place, section):
+            self._tiles(place, blocks, sections.start(section), sections.size, self._finish(place))
 
     def _section(self, count: int) -> int:
         """Neighbouring tiles of a work item: so many that what they read stays in the cache for all channels."""
@@ -270,56 +275,48 @@ class _PixelLoops(_Pixels):
         wanted = -(-CPU.items_per_thread * machine.threads // others)
         return max(1, min(most, count // wanted))
 
-    def _through_sums(self, channels: Run) -> Stmt:
+    def _through_sums(self, channels: Run) -> None:
         """Whole lines, whose sums are copied to the result without what lies between the rows."""
         sums = Buffer("sums", (channels.size, self.vectors * self.lanes), self.dtype, "local")
 
         def finish(k: LoopExpr, position: LoopExpr, value: LoopExpr) -> Stmt:
             return Store(sums, (k, position), value)
 
-        def work(place: _Place, _: LoopExpr) -> Stmt:
-            computed = [self._tiles(place, b, 0, b.count, finish) for b in runs(self.vectors, self.tile.blocks)]
-            return Alloc(sums, seq(*computed, self._copy_out(place, sums)))
+        with self._items(channels, 1) as (place, _), self.code.memory(sums):
+            for b in runs(self.vectors, self.tile.blocks):
+                self._tiles(place, b, 0, b.count, finish)
+            self._copy_out(place, sums)
 
-        return self._items(channels, 1, work)
-
-    def _copy_out(self, place: _Place, sums: Buffer) -> Stmt:
-        (vertical, across), lines = self.axes[-2:], self.lines
-
-        def row(k: LoopExpr, r: LoopExpr) -> Stmt:
+    def _copy_out(self, place: _Place, sums: Buffer) -> None:
+        (vertical, across), lines, code = self.axes[-2:], self.lines, self.code
+        whole = lines.count * lines.rows == vertical.outputs
+        with code.loop(place.channels, "k") as k, code.loop(lines.rows, "row") as r:
             y = place.line * lines.rows + r
+            with code.when(None if whole else y < vertical.outputs):
+                for x in vectors(code, across.outputs, self.lanes):
+                    code.emit(self._store(place, k, (y, x), sums[k, r * lines.pitch + x]))
 
-            def result(x: LoopExpr) -> Stmt:
-                return self._store(place, k, (y, x), sums[k, r * lines.pitch + x])
-
-            found = vectors(across.outputs, self.lanes, result)
-            return found if lines.count * lines.rows == vertical.outputs else If(y < vertical.outputs, found)
-
-        return loop(place.channels, lambda k: loop(lines.rows, lambda r: row(k, r), name="row"), name="k")
-
-    def _items(self, channels: Run, sections: int, body: Callable[[_Place, LoopExpr], Stmt]) -> Stmt:
+    @contextmanager
+    def _items(self, channels: Run, sections: int) -> Iterator[tuple[_Place, LoopExpr]]:
         """Work items in the order that keeps the smaller operand in the cache: weights, or a section of the image."""
-        fit = self.weights_fit
+        fit, phases = self.weights_fit, len(self.shapes.axes)
         image = [*self.image_extents, sections]
-        phases = len(self.shapes.axes)
-
-        def work(n: LoopExpr, group: LoopExpr, *rest: LoopExpr) -> Stmt:
-            strip, where = (rest[-1], rest[:-1]) if fit else (rest[0], rest[1:])
-            channel = channels.start(strip)
-            place = _Place(n, group, channel, channels.size, where[:phases], where[phases:-2], where[-2])
-            return body(place, where[-1])
-
         extents = [*image, channels.count] if fit else [channels.count, *image]
         wanted = CPU.items_per_thread * self.machine.threads
-        return in_parallel((self.shapes.batch, self.shapes.groups, *extents), work, wanted)
+        with parallel(self.code, (self.shapes.batch, self.shapes.groups, *extents), wanted) as (n, group, *rest):
+            strip, where = (rest[-1], tuple(rest[:-1])) if fit else (rest[0], tuple(rest[1:]))
+            channel = channels.start(strip)
+            place = _Place(n, group, channel, channels.size, where[:phases], where[phases:-2], where[-2])
+            yield place, where[-1]
 
     # --- a tile -------------------------------------------------------------------------------------------------------
 
-    def _tiles(self, place: _Place, blocks: Run, first: LoopExpr | int, count: int, finish: Finish) -> Stmt:
+    def _tiles(self, place: _Place, blocks: Run, first: LoopExpr | int, count: int, finish: Finish) -> None:
         """``count`` tiles of ``blocks`` from the ``first`` on."""
-        return loop(count, lambda t: self._tile(place, blocks, blocks.start(t + first), finish), name="tile")
+        with self.code.loop(count, "tile") as t:
+            self._tile(place, blocks, blocks.start(t + first), finish)
 
-    def _tile(self, place: _Place, blocks: Run, block: LoopExpr, finish: Finish) -> Stmt:
+    def _tile(self, place: _Place, blocks: Run, block: LoopExpr, finish: Finish) -> None:
         shapes, lanes = self.shapes, self.lanes
         shifted = self.direct and bool(blocks.width)
         """The last vector begins earlier, so that it ends with the image."""
@@ -328,7 +325,7 @@ class _PixelLoops(_Pixels):
             first = (block + b) * lanes
             return minimum(first, self.lines.positions - lanes) if shifted else first
 
-        return TileKernel(
+        tile = TileKernel(
             place.channels,
             blocks.size,
             lanes,
@@ -338,7 +335,9 @@ class _PixelLoops(_Pixels):
             lambda k, b, lane, value: finish(k, (block + b) * lanes + lane, value),
             width=blocks.width,
             first=lanes - blocks.width if shifted else 0,
-        ).nest(lambda step: nest((shapes.inputs, *(a.taps for a in self.axes)), step, names="i"))
+        )
+        with tile.sums(self.code) as step, self.code.nest((shapes.inputs, *(a.taps for a in self.axes)), "i") as index:
+            step(*index)
 
     def _pixel(self, place: _Place, c: LoopExpr, position: LoopExpr, taps: Sequence[LoopExpr]) -> LoopExpr:
         """What is multiplied: input channel ``c`` of the group, at a position of the line."""

@@ -7,17 +7,19 @@ tap of a column of the window.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from minitvm.codegen.loops import in_parallel
+from minitvm.codegen.loops import parallel
 from minitvm.codegen.problem import Choice, Tile
 from minitvm.codegen.templates.conv_shapes import ConvShapes
-from minitvm.codegen.templates.tile import Run, Step, TileKernel, block_runs, bound, runs, store_at, unrolled
+from minitvm.codegen.templates.tile import Run, TileKernel, block_runs, bound, runs, store_at
 from minitvm.codegen.templates.window import PhasedAxis, PhasedImage
 from minitvm.cpu_costs import CPU
-from minitvm.ir.loop import Alloc, Const, Load, LoopExpr, Stmt, minimum, nest, seq
+from minitvm.ir.loop import Const, Load, LoopExpr, Stmt, minimum
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.target import MachineModel
 
 ROWS = "rows of the image in the tile"
@@ -91,13 +93,11 @@ class ConvRows:
 
     def loops(self, choice: Choice) -> Stmt:
         """A nest for every number of rows of a work item."""
-        most = choice.tile.rows
-
-        def items(run: Run) -> Stmt:
-            extents = self.shapes.batch, self.shapes.groups, run.count
-            return in_parallel(extents, lambda n, g, at: _Item(self, n, g, run.start(at), run.size, most).loops())
-
-        return seq(*map(items, runs(self.vertical.outputs, self._rows_of_item(most))))
+        code, most = LoopBuilder(), choice.tile.rows
+        for run in runs(self.vertical.outputs, self._rows_of_item(most)):
+            with parallel(code, (self.shapes.batch, self.shapes.groups, run.count)) as (n, group, at):
+                _Item(code, self, n, group, run.start(at), run.size, most).loops()
+        return code.stmt
 
     def _rows_of_item(self, tile: int) -> int:
         """All, or so few that their image stays in the cache and every thread has its share; at least a tile's."""
@@ -121,6 +121,7 @@ class ConvRows:
 class _Item:
     """``rows`` of results from ``top`` on, in tiles of at most ``most``."""
 
+    code: LoopBuilder
     of: ConvRows
     n: LoopExpr
     group: LoopExpr
@@ -128,28 +129,25 @@ class _Item:
     rows: int
     most: int
 
-    def loops(self) -> Stmt:
+    def loops(self) -> None:
         if self.of.direct:
-            return self._tiles(None)
+            self._tiles(None)
+            return
         image, shapes = self.of.image(self.rows), self.of.shapes
         first = self.group * shapes.inputs
-        fill = image.fill(lambda _, c, spots: shapes.pixel(self.n, first + c, spots), self.of.machine, self.top)
-        return Alloc(image.buffer, seq(fill, self._tiles(image)))
+        with self.code.memory(image.buffer):
+            fill = image.fill(lambda _, c, spots: shapes.pixel(self.n, first + c, spots), self.of.machine, self.top)
+            self.code.emit(fill)
+            self._tiles(image)
 
-    def _tiles(self, image: PhasedImage | None) -> Stmt:
-        of = self.of
-        columns = block_runs(of.across.outputs, of.lanes, 1)
-
-        def tiles(*outer: LoopExpr) -> Stmt:
-            def some(run: Run, blocks: Run) -> Stmt:
-                def tile(t: LoopExpr, block: LoopExpr) -> Stmt:
-                    return _Tile(self, image, outer, run.start(t), run.size, blocks).at(blocks.start(block))
-
-                return nest((run.count, blocks.count), tile, names="t")
-
-            return seq(*(some(run, blocks) for run in runs(self.rows, self.most) for blocks in columns))
-
-        return nest([w.outputs for w in of.outer], tiles, names="o")
+    def _tiles(self, image: PhasedImage | None) -> None:
+        of, code = self.of, self.code
+        with code.nest([w.outputs for w in of.outer], "o") as outer:
+            for run, blocks in itertools.product(
+                runs(self.rows, self.most), block_runs(of.across.outputs, of.lanes, 1)
+            ):
+                with code.nest((run.count, blocks.count), "t") as (t, block):
+                    _Tile(self, image, outer, run.start(t), run.size, blocks).at(blocks.start(block))
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,7 @@ class _Tile:
     rows: int
     blocks: Run
 
-    def at(self, block: LoopExpr) -> Stmt:
+    def at(self, block: LoopExpr) -> None:
         of, item, width = self.item.of, self.item, self.blocks.width
         shapes, vertical, column = of.shapes, of.vertical, block * of.lanes
         lanes = of.lanes if not width else 1 << (width - 1).bit_length()
@@ -184,12 +182,7 @@ class _Tile:
             where = (*self.outer, item.top + self.first + row, column + lane)
             return store_at(shapes.result(item.n, item.group, where, [Const(0)] * len(where)), value)
 
-        def reduction(step: Step) -> Stmt:
-            rows = range(of.read(self.rows))
-            taps = shapes.inputs, *(w.taps for w in of.outer), of.across.taps
-            return nest(taps, lambda *index: unrolled(rows, lambda y: step(*index, y), "y"), names="r")
-
-        return TileKernel(
+        tile = TileKernel(
             self.rows,
             1,
             lanes,
@@ -200,7 +193,11 @@ class _Tile:
             width=width,
             first=lanes - width if shifted else 0,
             reads=reads,
-        ).nest(reduction)
+        )
+        taps, code = (shapes.inputs, *(w.taps for w in of.outer), of.across.taps), item.code
+        rows = range(of.read(self.rows))
+        with tile.sums(code) as step, code.nest(taps, "r") as index, code.unrolled(rows, "y") as y:
+            step(*index, y)
 
     def _pixel(self, c: LoopExpr, taps: tuple[LoopExpr, ...], column: LoopExpr) -> LoopExpr:
         """Of the item's row ``taps[-1]`` from the tile's first one on."""

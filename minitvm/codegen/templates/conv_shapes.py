@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from minitvm.codegen.loops import after, in_parallel, inside, or_zero, unflatten
+from minitvm.codegen.loops import inside, or_zero, parallel, unflatten
 from minitvm.codegen.problem import Choice, Problem
 from minitvm.codegen.templates.matmul import along_lanes, product_choices, product_loops
 from minitvm.codegen.templates.product import Matrix, Product
@@ -20,7 +20,8 @@ from minitvm.codegen.templates.tile import dot_operations
 from minitvm.codegen.templates.window import PhasedAxis
 from minitvm.cpu_costs import CPU
 from minitvm.ir.layout import Layout
-from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, Stmt, Store
+from minitvm.ir.loop import Barrier, Buffer, Const, Load, LoopExpr, Stmt
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.ops._shape import pads_of
 from minitvm.ir.ops.nn_conv import Convolution
 from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
@@ -190,8 +191,13 @@ class ConvProduct:
         return product_choices(along_lanes(self.product), self.machine)
 
     def loops(self, choice: Choice) -> Stmt:
-        loops = product_loops(along_lanes(self.product), choice, self.machine)
-        return after(self.columns, self._fill(), loops) if self.copied else loops
+        code = LoopBuilder()
+        with code.memory(*[self.columns] * self.copied):
+            if self.copied:
+                self._fill(code)
+                code.emit(Barrier())
+            product_loops(code, along_lanes(self.product), choice, self.machine)
+        return code.stmt
 
     @property
     def depth(self) -> int:
@@ -236,11 +242,11 @@ class ConvProduct:
         found = Matrix.stored(batch, shapes.inputs, self._positions, pixel, last)
         return found if last or all(w.is_pixels for w in shapes.windows) else replace(found, along_rows=False)
 
-    def _fill(self) -> Stmt:
+    def _fill(self, code: LoopBuilder) -> None:
         """Every element of every window, zero where it is padding."""
         shapes = self.shapes
-
-        def element(b: LoopExpr, c: LoopExpr, position: LoopExpr, *taps: LoopExpr) -> Stmt:
+        extents = (shapes.groups, shapes.inputs, self._positions, *self._taps)
+        with parallel(code, extents, math.prod(extents[:2])) as (b, c, position, *taps):
             n, _, where = self._located(b, position)
             spots = [w.coordinate(p, t) for w, p, t in zip(shapes.windows, where, taps, strict=True)]
             holds = inside(spots, [w.extent for w in shapes.windows])
@@ -248,10 +254,7 @@ class ConvProduct:
             r = c
             for extent, tap in zip(self._taps, taps, strict=True):
                 r = r * extent + tap
-            return Store(self.columns, (b, position, r), or_zero(holds, pixel))
-
-        channels = (shapes.groups, shapes.inputs)
-        return in_parallel((*channels, self._positions, *self._taps), element, math.prod(channels))
+            code.store(self.columns, (b, position, r), or_zero(holds, pixel))
 
     def _channels_last(self, layout: Layout) -> bool:
         return layout.axes[-1].name == "C" or self._positions == self.shapes.batch

@@ -14,13 +14,14 @@ from functools import cached_property
 
 import numpy as np
 
-from minitvm.codegen.loops import in_parallel
+from minitvm.codegen.loops import parallel
 from minitvm.codegen.problem import Choice, Tile
 from minitvm.codegen.templates.conv_shapes import ConvAxis, ConvShapes
-from minitvm.codegen.templates.tile import Run, TileKernel, least_cycles, runs, step_cycles, store_at, tiles, vectors
+from minitvm.codegen.templates.tile import TileKernel, least_cycles, over, runs, step_cycles, store_at, tiles, vectors
 from minitvm.codegen.templates.window import PhasedAxis, PhasedImage
 from minitvm.cpu_costs import CPU
-from minitvm.ir.loop import Alloc, Buffer, Const, If, Load, LoopExpr, Stmt, Store, loop, nest, seq
+from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, Stmt, Store
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.target import MachineModel
 
 STRIPS = "pixels in lanes, strips of the image copied"
@@ -127,18 +128,18 @@ class ConvStrips:
     # --- the loops ----------------------------------------------------------------------------------------------------
 
     def loops(self, choice: Choice) -> Stmt:
-        image = self.image(self.rows)
-
-        def work(n: LoopExpr, group: LoopExpr, strip: LoopExpr) -> Stmt:
-            return _Strip(self, image, choice.tile, n, group, strip * self.rows).loops()
-
-        return in_parallel((self.shapes.batch, self.shapes.groups, -(-self.outputs // self.rows)), work)
+        code, image = LoopBuilder(), self.image(self.rows)
+        extents = self.shapes.batch, self.shapes.groups, -(-self.outputs // self.rows)
+        with parallel(code, extents) as (n, group, strip):
+            _Strip(code, self, image, choice.tile, n, group, strip * self.rows).loops()
+        return code.stmt
 
 
 @dataclass(frozen=True)
 class _Strip:
     """Rows of results from ``top`` on, all phases of them."""
 
+    code: LoopBuilder
     of: ConvStrips
     image: PhasedImage
     tile: Tile
@@ -146,49 +147,53 @@ class _Strip:
     group: LoopExpr
     top: LoopExpr
 
-    def loops(self) -> Stmt:
-        of, shapes = self.of, self.of.shapes
+    def loops(self) -> None:
+        of, code, shapes = self.of, self.code, self.of.shapes
         first = self.group * shapes.inputs
-        fill = self.image.fill(lambda _, c, spots: shapes.pixel(self.n, first + c, spots), of.machine, self.top)
+        with code.memory(self.image.buffer):
+            code.emit(self.image.fill(lambda _, c, spots: shapes.pixel(self.n, first + c, spots), of.machine, self.top))
+            for axis, parts in of.down:
+                with code.loop(axis.phases, "p") as phase:
+                    for k, count in over(code, runs(shapes.channels, self.tile.rows), "k"):
+                        self._channels(k, count, parts, phase)
 
-        def rows(axis: ConvAxis, parts: Sequence[ConvShapes]) -> Stmt:
-            return loop(axis.phases, lambda phase: seq(*(self._channels(c, parts, phase) for c in channels)), name="p")
-
-        channels = runs(shapes.channels, self.tile.rows)
-        return Alloc(self.image.buffer, seq(fill, *(rows(*some) for some in of.down)))
-
-    def _channels(self, channels: Run, parts: Sequence[ConvShapes], phase: LoopExpr) -> Stmt:
+    def _channels(self, first: LoopExpr, count: int, parts: Sequence[ConvShapes], phase: LoopExpr) -> None:
         """Sums of all phases across, then whole rows of results."""
-        of = self.of
-        sums = Buffer("sums", (channels.size, of.phases, of.vectors(of.rows) * of.lanes), of.dtype, "local")
+        of, code = self.of, self.code
+        sums = Buffer("sums", (count, of.phases, of.vectors(of.rows) * of.lanes), of.dtype, "local")
+        with code.memory(sums):
+            for part in parts:
+                with code.loop(part.axes[-1].phases, "q") as q:
+                    for block, size in over(code, runs(of.vectors(of.rows), self.tile.blocks)):
+                        self._tile(part, first, sums, (phase, q), block, size)
+            self._results(parts[0], first, sums, phase)
 
-        def work(first: LoopExpr, _: int) -> Stmt:
-            def summed(part: ConvShapes) -> Stmt:
-                across = part.axes[-1]
-                return loop(across.phases, lambda q: self._summed(part, first, sums, (phase, q)), name="q")
-
-            return Alloc(sums, seq(*map(summed, parts), self._results(parts[0], first, sums, phase)))
-
-        return channels.over(work, name="k")
-
-    def _summed(self, part: ConvShapes, first: LoopExpr, sums: Buffer, phases: tuple[LoopExpr, LoopExpr]) -> Stmt:
+    def _tile(
+        self,
+        part: ConvShapes,
+        first: LoopExpr,
+        sums: Buffer,
+        phases: tuple[LoopExpr, LoopExpr],
+        block: LoopExpr,
+        size: int,
+    ) -> None:
         of, lanes = self.of, self.of.lanes
 
-        def tile(block: LoopExpr, size: int) -> Stmt:
-            def finish(k: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
-                return Store(sums, (k, part.axes[-1].first_result + phases[1], (block + b) * lanes + lane), value)
+        def finish(k: LoopExpr, b: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+            return Store(sums, (k, part.axes[-1].first_result + phases[1], (block + b) * lanes + lane), value)
 
-            return TileKernel(
-                sums.shape[0],
-                size,
-                lanes,
-                of.dtype,
-                lambda k, _, c, *taps: part.filter(self.group, first + k, c, taps, phases),
-                lambda b, lane, c, *taps: self._pixel(part, c, taps, (block + b) * lanes + lane),
-                finish,
-            ).nest(lambda step: nest((part.inputs, *(w.taps for w in part.windows)), step, names="i"))
-
-        return seq(*(run.over(tile) for run in runs(of.vectors(of.rows), self.tile.blocks)))
+        tile = TileKernel(
+            sums.shape[0],
+            size,
+            lanes,
+            of.dtype,
+            lambda k, _, c, *taps: part.filter(self.group, first + k, c, taps, phases),
+            lambda b, lane, c, *taps: self._pixel(part, c, taps, (block + b) * lanes + lane),
+            finish,
+        )
+        taps = part.inputs, *(w.taps for w in part.windows)
+        with tile.sums(self.code) as step, self.code.nest(taps, "i") as index:
+            step(*index)
 
     def _pixel(self, part: ConvShapes, c: LoopExpr, taps: Sequence[LoopExpr], position: LoopExpr) -> LoopExpr:
         planes = [w.plane(t) for w, t in zip(part.windows, taps, strict=True)]
@@ -196,21 +201,15 @@ class _Strip:
         spot = vertical.offset(taps[0]) * pitch + across.offset(taps[1]) + position
         return Load(self.image.buffer, (Const(0), c, *planes, spot))
 
-    def _results(self, part: ConvShapes, first: LoopExpr, sums: Buffer, phase: LoopExpr) -> Stmt:
+    def _results(self, part: ConvShapes, first: LoopExpr, sums: Buffer, phase: LoopExpr) -> None:
         """Rows of the sums; neighbours are those of the phases."""
-        of, vertical = self.of, part.axes[-2]
+        of, code, vertical = self.of, self.code, part.axes[-2]
         whole = replace(part, axes=(vertical, ConvAxis(part.windows[-1])))
         width = sum(p.windows[-1].outputs * p.axes[-1].phases for p in of.down[0][1])
-
-        def row(k: LoopExpr, r: LoopExpr) -> Stmt:
+        ends = -(-of.outputs // of.rows) * of.rows == vertical.window.outputs
+        with code.nest((sums.shape[0], of.rows), "k") as (k, r):
             y, channel = self.top + r, self.group * part.channels + first + k
-
-            def result(x: LoopExpr) -> Stmt:
-                value = sums[k, x % of.phases, r * of.across.pitch + x // of.phases]
-                return store_at(whole.result(self.n, channel, (y, x), (phase, Const(0))), value)
-
-            found = vectors(width, of.lanes, result)
-            ends = -(-of.outputs // of.rows) * of.rows == vertical.window.outputs
-            return found if ends else If(y < vertical.window.outputs, found)
-
-        return nest((sums.shape[0], of.rows), row, names="k")
+            with code.when(None if ends else y < vertical.window.outputs):
+                for x in vectors(code, width, of.lanes):
+                    value = sums[k, x % of.phases, r * of.across.pitch + x // of.phases]
+                    code.emit(store_at(whole.result(self.n, channel, (y, x), (phase, Const(0))), value))

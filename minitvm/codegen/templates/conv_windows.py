@@ -14,14 +14,15 @@ from functools import cached_property
 import numpy as np
 
 from minitvm.codegen.default_schedule import Element, filled
-from minitvm.codegen.loops import in_parallel, inside, or_zero, unflatten
+from minitvm.codegen.loops import inside, or_zero, parallel, unflatten
 from minitvm.codegen.problem import Choice, Tile
 from minitvm.codegen.templates.conv_shapes import ConvShapes
 from minitvm.codegen.templates.product import Gemm, Matrix, Product
-from minitvm.codegen.templates.tile import WRITTEN, Run, least_cycles, runs, step_cycles, tiles
+from minitvm.codegen.templates.tile import WRITTEN, Run, least_cycles, over, runs, step_cycles, tiles
 from minitvm.codegen.templates.window import PhasedAxis
 from minitvm.cpu_costs import CPU
-from minitvm.ir.loop import Alloc, Buffer, Const, Load, LoopExpr, Stmt, const, seq
+from minitvm.ir.loop import Buffer, Const, Load, LoopExpr, Stmt, const, seq
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.target import MachineModel
 
 WINDOWS = "windows of some rows copied"
@@ -124,15 +125,11 @@ class ConvWindows:
 
     def loops(self, choice: Choice) -> Stmt:
         """A nest for every number of rows of a work item."""
-        shapes = self.shapes
-
-        def items(run: Run) -> Stmt:
-            def work(n: LoopExpr, group: LoopExpr, *at: LoopExpr) -> Stmt:
-                return _Strip(self, n, group, at[:-1], run.start(at[-1]), run.size).loops(choice.tile)
-
-            return in_parallel((shapes.batch, shapes.groups, *self.outer, run.count), work)
-
-        return seq(*map(items, self._strips(self.rows)))
+        code, shapes = LoopBuilder(), self.shapes
+        for run in self._strips(self.rows):
+            with parallel(code, (shapes.batch, shapes.groups, *self.outer, run.count)) as (n, group, *outer, at):
+                _Strip(self, n, group, tuple(outer), run.start(at), run.size).loops(code, choice.tile)
+        return code.stmt
 
 
 @dataclass(frozen=True)
@@ -146,7 +143,7 @@ class _Strip:
     top: LoopExpr
     rows: int
 
-    def loops(self, tile: Tile) -> Stmt:
+    def loops(self, code: LoopBuilder, tile: Tile) -> None:
         of, positions = self.of, self.rows * self.of.width
         windows = Buffer("windows", (of.depth, of.vectors(self.rows) * of.lanes), of.dtype, "shared")
         left = Matrix.stored(1, of.shapes.channels, of.depth, self._weight, False)
@@ -154,9 +151,10 @@ class _Strip:
         right = Matrix.of(windows).part(0, positions)
         product = Product(left, right, out, of.dtype, panels=lambda _, r, j: windows[r, j])
         gemm = Gemm(product, tile, of.lanes)
-
-        channels = (run.over(lambda row, size: gemm.whole_rows(Const(0), row, size)) for run in gemm.rows)
-        return Alloc(windows, seq(self._fill(windows), *channels))
+        with code.memory(windows):
+            code.emit(self._fill(windows))
+            for row, size in over(code, gemm.rows):
+                gemm.whole_rows(code, Const(0), row, size)
 
     def _weight(self, _: LoopExpr, k: LoopExpr, r: LoopExpr) -> Load:
         c, *taps = unflatten(r, self.of.reduced)

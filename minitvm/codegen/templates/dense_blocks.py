@@ -5,27 +5,20 @@ A block's sums are integers in registers; its scales are multiplied when they ar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from minitvm.codegen.loops import enough, in_parallel, with_memory
+from minitvm.codegen.loops import enough, parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
-from minitvm.codegen.templates.tile import (
-    TYPICAL,
-    Run,
-    block_runs,
-    bound,
-    divisor_at_most,
-    each,
-    runs,
-    store_at,
-    unrolled,
-)
+from minitvm.codegen.templates.tile import TYPICAL, Run, block_runs, bound, divisor_at_most, each, over, runs, store_at
 from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Binary, Buffer, Load, LoopExpr, LoopKind, Stmt, Store, const, intrin, loop, seq
+from minitvm.ir.loop import Binary, Buffer, Load, LoopExpr, LoopKind, Stmt, const, intrin
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.ops.more.qnn_blocks import PANEL
 from minitvm.ir.ops.more.qnn_blocks import DenseBlocks as Op
 
@@ -124,21 +117,15 @@ class DenseBlocks(Template):
 
     def loops(self, choice: Choice) -> Stmt:
         groups = block_runs(self.op.units, PANEL, max(1, choice.tile.blocks // self.per_panel))
-        rows = runs(self.rows, choice.tile.rows)
-        items = sum(group.count for group in groups)
+        code, rows, items = LoopBuilder(), runs(self.rows, choice.tile.rows), sum(group.count for group in groups)
         if enough(items, CPU.items_per_thread * self.machine.threads) or not isinstance(self.rows, int):
-            return self._by_groups(groups, rows)
-
-        def tiles(group: Run, run: Run) -> Stmt:
-            def work(some: _Vectors) -> Stmt:
-                def one(g: LoopExpr, t: LoopExpr, v: LoopExpr) -> Stmt:
-                    return self._tile(group.start(g), run.start(t), run.size, some, v)
-
-                return in_parallel((group.count, run.count, some.pieces), one)
-
-            return seq(*map(work, self._pieces(group, run.size)))
-
-        return seq(*(tiles(group, run) for group in groups for run in rows))
+            self._by_groups(code, groups, rows)
+            return code.stmt
+        for group, run in itertools.product(groups, rows):
+            for some in self._pieces(group, run.size):
+                with parallel(code, (group.count, run.count, some.pieces)) as (g, t, v):
+                    self._tile(code, group.start(g), run.start(t), run.size, some, v)
+        return code.stmt
 
     def _pieces(self, group: Run, rows: int) -> list[_Vectors]:
         """Of the panels of a group, of which the last may be partly filled: all at once, or a vector at a time."""
@@ -148,25 +135,17 @@ class DenseBlocks(Template):
             return [_Vectors(0, 1, whole + bool(rest), rest or self.lanes)]
         return [v for v in (_Vectors(0, whole, 1, self.lanes), _Vectors(whole, 1, 1, rest)) if v.pieces and v.width]
 
-    def _tile(self, panel: LoopExpr, row: LoopExpr, size: int, some: _Vectors, v: LoopExpr) -> Stmt:
-        return _Tile(self, panel, row, size, some.count, some.width, v + some.first).nest()
+    def _tile(self, code: LoopBuilder, panel: LoopExpr, row: LoopExpr, size: int, some: _Vectors, v: LoopExpr) -> None:
+        _Tile(code, self, panel, row, size, some.count, some.width, v + some.first).nest()
 
-    def _by_groups(self, groups: Sequence[Run], rows: Sequence[Run]) -> Stmt:
+    def _by_groups(self, code: LoopBuilder, groups: Sequence[Run], rows: Sequence[Run]) -> None:
         """All rows of a group of panels by one thread, which so finds its weights in its cache."""
-
-        def work(group: Run) -> Stmt:
-            def all_vectors(panel: LoopExpr, row: LoopExpr, size: int) -> Stmt:
-                def over(some: _Vectors) -> Stmt:
-                    return loop(some.pieces, lambda v: self._tile(panel, row, size, some, v), name="v")
-
-                return seq(*map(over, self._pieces(group, size)))
-
-            def all_rows(panel: LoopExpr) -> Stmt:
-                return seq(*(run.over(lambda row, size: all_vectors(panel, row, size)) for run in rows))
-
-            return in_parallel((group.count,), lambda g: all_rows(group.start(g)))
-
-        return seq(*map(work, groups))
+        for group in groups:
+            with parallel(code, (group.count,)) as (g,):
+                for row, size in over(code, rows):
+                    for some in self._pieces(group, size):
+                        with code.loop(some.pieces, "v") as v:
+                            self._tile(code, group.start(g), row, size, some, v)
 
 
 @dataclass(frozen=True)
@@ -174,6 +153,7 @@ class _Tile:
     """``size`` rows from ``row`` on, by ``vectors`` from number ``vector`` on of the panels from ``first`` on; the last
     one has ``width`` units."""
 
+    code: LoopBuilder
     layer: DenseBlocks
     first: LoopExpr
     row: LoopExpr
@@ -191,61 +171,59 @@ class _Tile:
         """Of a block."""
         return Buffer("dots", (self.size, self.vectors, self.layer.lanes), "int32", "local")
 
-    def nest(self) -> Stmt:
-        blocks = self.layer.problem.inputs[1].shape[1]
-        zero = self._each(lambda *at: Store(self.sums, at, const(0, "float32")))
-        return with_memory([self.sums, self.dots], seq(zero, loop(blocks, self._block, name="k"), *self._results()))
+    def nest(self) -> None:
+        code, blocks = self.code, self.layer.problem.inputs[1].shape[1]
+        with code.memory(self.sums, self.dots):
+            with self._each() as at:
+                code.store(self.sums, at, const(0, "float32"))
+            with code.loop(blocks, "k") as block:
+                self._block(block)
+            self._results()
 
-    def _each(self, body: Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt]) -> Stmt:
-        def lanes(v: LoopExpr, t: LoopExpr) -> Stmt:
-            return loop(self.layer.lanes, lambda lane: body(t, v, lane), LoopKind.VECTORIZED, "lane")
-
-        return unrolled(
-            range(self.vectors), lambda v: unrolled(range(self.size), lambda t: lanes(v, t), "row"), "vector"
-        )
+    @contextmanager
+    def _each(self) -> Iterator[tuple[LoopExpr, LoopExpr, LoopExpr]]:
+        """Row, vector and lane of the sums."""
+        code = self.code
+        with (
+            code.unrolled(range(self.vectors), "vector") as v,
+            code.unrolled(range(self.size), "row") as t,
+            code.loop(self.layer.lanes, "lane", LoopKind.VECTORIZED) as lane,
+        ):
+            yield t, v, lane
 
     def _at(self, panels: Buffer, place: LoopExpr, v: LoopExpr, lane: LoopExpr) -> LoopExpr:
         """What panels hold for a lane of vector ``v``."""
         per, number = self.layer.per_panel, self.vector + v
         return panels[self.first + number // per, place, number % per * self.layer.lanes + lane]
 
-    def _block(self, block: LoopExpr) -> Stmt:
-        (data, scale, total, weight, factor, zero), dots, sums = self.layer.problem.inputs, self.dots, self.sums
-        op, name = self.layer.op, "sdot4" if self.layer.is_signed else "dot4"
-        at_once = divisor_at_most(op.words, _AT_ONCE)
-
-        def begin(t: LoopExpr, v: LoopExpr, lane: LoopExpr) -> Stmt:
+    def _block(self, block: LoopExpr) -> None:
+        (_, scale, total, _, factor, zero), dots, sums = self.layer.problem.inputs, self.dots, self.sums
+        code, words = self.code, self.layer.op.words
+        at_once = divisor_at_most(words, _AT_ONCE)
+        with self._each() as (t, v, lane):
             point = (self._at(zero, block, v, lane) if zero.shape else zero[()]).astype("int32")
-            return Store(dots, (t, v, lane), (self.layer.shift - point) * total[self.row + t, block])
-
-        def words(q: LoopExpr) -> Stmt:
-            """Of all rows and vectors, some words in one expression."""
-
-            def add(t: LoopExpr, v: LoopExpr, lane: LoopExpr) -> Stmt:
-                found = dots[t, v, lane]
-                for u in range(at_once):
-                    place = block * op.words + q * at_once + u
-                    for at in range(op.per_word):
-                        number = self.layer.number(self._at(weight, place, v, lane), at)
-                        found = intrin(name, number, data[self.row + t, place * op.per_word + at], found)
-                return Store(dots, (t, v, lane), found)
-
-            return self._each(add)
-
-        def scaled(t: LoopExpr, v: LoopExpr, lane: LoopExpr) -> Stmt:
+            code.store(dots, (t, v, lane), (self.layer.shift - point) * total[self.row + t, block])
+        with code.loop(words // at_once, "word") as q, self._each() as (t, v, lane):
+            code.store(dots, (t, v, lane), self._multiplied(block * words + q * at_once, at_once, t, v, lane))
+        with self._each() as (t, v, lane):
             of_both = scale[self.row + t, block] * self._at(factor, block, v, lane).astype("float32")
             found = intrin("fma", dots[t, v, lane].astype("float32"), of_both, sums[t, v, lane])
-            return Store(sums, (t, v, lane), found)
+            code.store(sums, (t, v, lane), found)
 
-        return seq(self._each(begin), loop(op.words // at_once, words, name="word"), self._each(scaled))
+    def _multiplied(self, first: LoopExpr, count: int, t: LoopExpr, v: LoopExpr, lane: LoopExpr) -> LoopExpr:
+        """A sum of integers and the products of some words, in one expression."""
+        (data, _, _, weight, *_), op = self.layer.problem.inputs, self.layer.op
+        name, found = "sdot4" if self.layer.is_signed else "dot4", self.dots[t, v, lane]
+        for place, at in itertools.product([first + u for u in range(count)], range(op.per_word)):
+            number = self.layer.number(self._at(weight, place, v, lane), at)
+            found = intrin(name, number, data[self.row + t, place * op.per_word + at], found)
+        return found
 
-    def _results(self) -> list[Stmt]:
+    def _results(self) -> None:
         out, lanes, first = self.layer.problem.output, self.layer.lanes, self.first * PANEL
-
-        def store(t: LoopExpr, v: LoopExpr, lane: LoopExpr) -> Stmt:
-            unit = first + ((self.vector + v) * lanes + lane)
-            return store_at(Load(out, (self.row + t, unit)), self.sums[t, v, lane])
-
         whole = self.vectors - (self.width < lanes)
-        parts = ((range(whole), lanes), (range(whole, self.vectors), self.width))
-        return [each(range(self.size), vectors, count, store) for vectors, count in parts if vectors]
+        for vectors, count in ((range(whole), lanes), (range(whole, self.vectors), self.width)):
+            if vectors:
+                with each(self.code, range(self.size), vectors, count) as (t, v, lane):
+                    unit = first + ((self.vector + v) * lanes + lane)
+                    self.code.emit(store_at(Load(out, (self.row + t, unit)), self.sums[t, v, lane]))

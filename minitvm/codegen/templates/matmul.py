@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from minitvm.codegen.default_schedule import Element, filled
-from minitvm.codegen.loops import after, in_parallel
+from minitvm.codegen.loops import parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
 from minitvm.codegen.templates.scaled import InBlocks
@@ -34,7 +34,8 @@ from minitvm.codegen.templates.tile import (
 )
 from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Alloc, Buffer, If, Load, LoopExpr, Stmt, as_index, const, loop, seq
+from minitvm.ir.loop import Barrier, Buffer, Load, LoopExpr, Stmt, as_index, const
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.target import MachineModel
 
 DOTS, IN_PLACE, IN_PIECES, PACKED = "dot products", "in place", "in pieces of the depth", "packed"
@@ -48,37 +49,37 @@ _FEW_READERS = 8  # rows that make floats of weights again sooner than they read
 _FEW_ROWS = 32  # whose multiply-adds hide no wait for a right-hand side
 
 
-def packed(product: Product, tile: Tile, machine: MachineModel) -> Stmt:
+def packed(code: LoopBuilder, product: Product, tile: Tile, machine: MachineModel) -> None:
     """Right-hand sides packed first: a group of columns by the thread that needs it, where there are enough."""
     lanes, sides = machine.lanes(product.dtype), product.right.batch
     gemm = Gemm(product, tile, lanes)
     many = machine.threads == 1 or sides * sum(g.count for g in gemm.groups) >= CPU.items_per_thread * machine.threads
     if many and not gemm.is_near(machine):
-        return seq(*(_group_by_group(gemm, group, machine) for group in gemm.groups))
+        for group in gemm.groups:
+            _group_by_group(code, gemm, group, machine)
+        return
     panels = Panels.of(product.right, lanes, product.dtype)
-    nest = replace(gemm, product=panels.times(product)).nest(machine)
-    return after(panels.buffer, panels.fill(machine), nest)
+    with code.memory(panels.buffer):
+        panels.fill(code, machine)
+        code.emit(Barrier())
+        replace(gemm, product=panels.times(product)).nest(code, machine)
 
 
-def _group_by_group(gemm: Gemm, group: Run, machine: MachineModel) -> Stmt:
+def _group_by_group(code: LoopBuilder, gemm: Gemm, group: Run, machine: MachineModel) -> None:
     """Panels of some groups at a time, which the tiles of all rows find in the cache; results are written in runs as
     long as that allows."""
     product, sides = gemm.product, gemm.product.right.batch
     readers = product.batch // sides
-
-    def strips(strip: Run) -> Stmt:
+    for strip in runs(group.count, _groups_at_once(gemm, group, machine)):
         shape = (1, group.size * strip.size, product.depth, gemm.lanes)
         panels = Panels(product.right, Buffer("packed", shape, product.dtype, "shared"))
-
-        def work(side: LoopExpr, at: LoopExpr) -> Stmt:
-            begin, some = group.start(strip.start(at)), replace(group, begin=0, count=strip.size)
-            part = replace(gemm, product=panels.times(product, begin))
-            rows = loop(readers, lambda p: part.strip(side if readers == 1 else p, begin, some), name="p")
-            return Alloc(panels.buffer, seq(panels.fill_group(side, begin, group.width, machine), rows))
-
-        return in_parallel((sides, strip.count), work)
-
-    return seq(*map(strips, runs(group.count, _groups_at_once(gemm, group, machine))))
+        some = replace(group, begin=0, count=strip.size)
+        with parallel(code, (sides, strip.count)) as (side, at), code.memory(panels.buffer):
+            begin = group.start(strip.start(at))
+            panels.fill_group(code, side, begin, group.width, machine)
+            with code.loop(readers, "p") as p:
+                part = replace(gemm, product=panels.times(product, begin))
+                part.strip(code, side if readers == 1 else p, begin, some)
 
 
 def _groups_at_once(gemm: Gemm, group: Run, machine: MachineModel) -> int:
@@ -121,32 +122,34 @@ class Panels:
 
         return replace(product, panels=at)
 
-    def fill(self, machine: MachineModel) -> Stmt:
+    def fill(self, code: LoopBuilder, machine: MachineModel) -> None:
         """All sides, by all threads; a barrier has to follow."""
-        return self._fill(lambda p, at: (p, at), self.buffer.shape[0], self.right.columns, machine, parallel=True)
+        sides, columns = self.buffer.shape[0], self.right.columns
+        self._fill(code, lambda p, at: (p, at), sides, columns, machine, parallel=True)
 
-    def fill_group(self, p: LoopExpr, begin: LoopExpr, width: int, machine: MachineModel) -> Stmt:
+    def fill_group(self, code: LoopBuilder, p: LoopExpr, begin: LoopExpr, width: int, machine: MachineModel) -> None:
         """The blocks of side ``p`` from ``begin`` on that there is room for, by one thread; ``width``: of the last."""
         columns = self.buffer.shape[1] * self.lanes - (self.lanes - width if width else 0)
-        return self._fill(lambda _, at: (p, begin + at), 1, columns, machine, parallel=False)
+        self._fill(code, lambda _, at: (p, begin + at), 1, columns, machine, parallel=False)
 
-    def _fill(self, source: Source, sides: int, columns: int, machine: MachineModel, parallel: bool) -> Stmt:
+    def _fill(
+        self, code: LoopBuilder, source: Source, sides: int, columns: int, machine: MachineModel, parallel: bool
+    ) -> None:
         """``source``: which side's which block is copied to (side, block); lanes beyond the last column are zero."""
-
-        def lanes(run: Run, first: int, count: int) -> Stmt | None:
-            def element(p: LoopExpr, at: LoopExpr, r: LoopExpr, lane: LoopExpr) -> Element:
-                to, (side, block) = run.start(at), source(p, run.start(at))
-                value = const(0, self.buffer.dtype) if first else self.right.at(side, r, block * self.lanes + lane)
-                return (p, to, r, lane + first), value
-
-            extents = (sides, run.count, self.right.rows, count)
-            return filled(self.buffer, extents, element, machine, parallel) if count else None
-
-        def blocks(run: Run) -> Stmt:
+        for run in block_runs(columns, self.lanes, 1):
             width = run.width or self.lanes
-            return seq(lanes(run, 0, width), lanes(run, width, self.lanes - width))
+            for first, count in ((0, width), (width, self.lanes - width)):
+                if count:
+                    element = partial(self._element, source, run, first)
+                    extents = (sides, run.count, self.right.rows, count)
+                    code.emit(filled(self.buffer, extents, element, machine, parallel))
 
-        return seq(*map(blocks, block_runs(columns, self.lanes, 1)))
+    def _element(
+        self, source: Source, run: Run, first: int, p: LoopExpr, at: LoopExpr, r: LoopExpr, lane: LoopExpr
+    ) -> Element:
+        to, (side, block) = run.start(at), source(p, run.start(at))
+        value = const(0, self.buffer.dtype) if first else self.right.at(side, r, block * self.lanes + lane)
+        return (p, to, r, lane + first), value
 
 
 # --- the templates ------------------------------------------------------------------------------------------------
@@ -166,7 +169,9 @@ class Matmul(Template):
         return product_choices(self.product, self.machine)
 
     def loops(self, choice: Choice) -> Stmt:
-        return product_loops(self.product, choice, self.machine)
+        code = LoopBuilder()
+        product_loops(code, self.product, choice, self.machine)
+        return code.stmt
 
 
 @TEMPLATES.register("llvm", "nn.contrib_dense_pack", "qnn.contrib_dense_pack")
@@ -204,8 +209,14 @@ class DensePack(Matmul):
         if self.problem.as_given or self.problem.product != "fma" or (isinstance(rows, int) and rows <= _FEW_READERS):
             return direct
         gemm = Gemm(replace(self.product, panels=None, scales=None), choice.tile, self.lanes)
-        computed = seq(*(_group_by_group(gemm, group, self.machine) for group in gemm.groups))
-        return computed if isinstance(rows, int) else If(as_index(rows) > _FEW_READERS, computed, direct)
+        code = LoopBuilder()
+        with code.when(None if isinstance(rows, int) else as_index(rows) > _FEW_READERS):
+            for group in gemm.groups:
+                _group_by_group(code, gemm, group, self.machine)
+        if not isinstance(rows, int):
+            with code.otherwise():
+                code.emit(direct)
+        return code.stmt
 
 
 def along_lanes(product: Product) -> Product:
@@ -213,15 +224,18 @@ def along_lanes(product: Product) -> Product:
     return product.turned if product.columns == 1 or not product.out.along_rows else product
 
 
-def product_loops(product: Product, choice: Choice, machine: MachineModel) -> Stmt:
+def product_loops(code: LoopBuilder, product: Product, choice: Choice, machine: MachineModel) -> None:
     """The loops of any product with its columns along the lanes."""
-    if choice.scheme == DOTS:
-        return Dots.of(product, choice.tile, machine).by_tiles()
-    if choice.scheme == PACKED:
-        return packed(product, choice.tile, machine)
     ahead = choice.scheme == PANELS and _from_afar(product, choice.tile, machine)
     gemm = Gemm(product, choice.tile, machine.lanes(product.dtype), ahead)
-    return gemm.in_pieces(machine) if choice.scheme == IN_PIECES else gemm.nest(machine)
+    if choice.scheme == DOTS:
+        Dots.of(product, choice.tile, machine).by_tiles(code)
+    elif choice.scheme == PACKED:
+        packed(code, product, choice.tile, machine)
+    elif choice.scheme == IN_PIECES:
+        gemm.in_pieces(code, machine)
+    else:
+        gemm.nest(code, machine)
 
 
 def product_choices(product: Product, machine: MachineModel, times: int = 1, in_place: bool = True) -> list[Choice]:

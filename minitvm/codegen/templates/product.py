@@ -6,46 +6,32 @@ memory along the depth, its elements are the lanes, and nothing has to be packed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 
-from minitvm.codegen.loops import Valid, enough, in_lanes, in_parallel, in_vectors, or_zero
+from minitvm.codegen.loops import Valid, enough, in_vectors, or_zero, parallel
 from minitvm.codegen.problem import Problem, Tile
 from minitvm.codegen.templates.scaled import InBlocks
 from minitvm.codegen.templates.tile import (
     TYPICAL,
     Ahead,
+    Fetch,
     Run,
     TileKernel,
     block_runs,
     each,
-    in_steps,
+    over,
     rows_of_line,
     runs,
     spare_loads,
+    steps,
     store_at,
-    unrolled,
     written_out,
 )
 from minitvm.cpu_costs import CPU
-from minitvm.ir.loop import (
-    Alloc,
-    Buffer,
-    Const,
-    If,
-    Load,
-    LoopExpr,
-    LoopKind,
-    Prefetch,
-    Stmt,
-    Store,
-    const,
-    loop,
-    minimum,
-    nest,
-    seq,
-)
+from minitvm.ir.loop import Buffer, Const, If, Load, LoopExpr, LoopKind, Prefetch, Stmt, const, minimum
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.ops.nn_dense import Dense
 from minitvm.target import MachineModel
 
@@ -223,13 +209,16 @@ class Gemm:
     def rows(self) -> list[Run]:
         return runs(self.product.rows, self.tile.rows)
 
-    def nest(self, machine: MachineModel) -> Stmt:
+    def nest(self, code: LoopBuilder, machine: MachineModel) -> None:
         """The loops.  A work item is a tile's rows, whole; or a group of columns with all of its rows, or where these
         are few a single tile."""
-        if self.is_near(machine):
-            return self.by_rows()
         items = self.product.batch * sum(g.count for g in self.groups)
-        return self.by_groups() if enough(items, CPU.items_per_thread * machine.threads) else self.by_tiles()
+        if self.is_near(machine):
+            self.by_rows(code)
+        elif enough(items, CPU.items_per_thread * machine.threads):
+            self.by_groups(code)
+        else:
+            self.by_tiles(code)
 
     def is_near(self, machine: MachineModel) -> bool:
         """True if the first-level cache keeps one right-hand side from one tile of many rows to the next."""
@@ -238,102 +227,83 @@ class Gemm:
         near = product.right.batch == 1 and isinstance(side, int) and 2 * side <= machine.l1_bytes
         return near and enough(items, CPU.items_per_thread * machine.threads)
 
-    def by_groups(self) -> Stmt:
+    def by_groups(self, code: LoopBuilder) -> None:
         """All rows of a group of columns by one thread, which so keeps its part of the panels in its cache."""
+        for group in self.groups:
+            with parallel(code, (self.product.batch, group.count)) as (p, at):
+                self.all_rows(code, p, group.start(at), group)
 
-        def work(group: Run) -> Stmt:
-            extents = self.product.batch, group.count
-            return in_parallel(extents, lambda p, at: self.all_rows(p, group.start(at), group))
-
-        return seq(*map(work, self.groups))
-
-    def by_rows(self) -> Stmt:
+    def by_rows(self, code: LoopBuilder) -> None:
         """All columns of a tile's rows by one thread, which so writes them from one end to the other."""
+        for rows in self.rows:
+            with parallel(code, (self.product.batch, rows.count)) as (p, t):
+                self.whole_rows(code, p, rows.start(t), rows.size)
 
-        def tiles(rows: Run) -> Stmt:
-            extents = self.product.batch, rows.count
-            return in_parallel(extents, lambda p, t: self.whole_rows(p, rows.start(t), rows.size))
+    def whole_rows(self, code: LoopBuilder, p: LoopExpr, row: LoopExpr, size: int) -> None:
+        for group in self.groups:
+            with code.loop(group.count, "group") as g:
+                self._tile(code, p, group.start(g), row, group, size)
 
-        return seq(*map(tiles, self.rows))
-
-    def whole_rows(self, p: LoopExpr, row: LoopExpr, size: int) -> Stmt:
-        def some(group: Run) -> Stmt:
-            return loop(group.count, lambda g: self._tile(p, group.start(g), row, group, size), name="group")
-
-        return seq(*map(some, self.groups))
-
-    def by_tiles(self) -> Stmt:
+    def by_tiles(self, code: LoopBuilder) -> None:
         """A tile by one thread."""
+        for group, rows in itertools.product(self.groups, self.rows):
+            with parallel(code, (self.product.batch, group.count, rows.count)) as (p, g, t):
+                self._tile(code, p, group.start(g), rows.start(t), group, rows.size)
 
-        def tiles(group: Run, rows: Run) -> Stmt:
-            return in_parallel(
-                (self.product.batch, group.count, rows.count),
-                lambda p, g, t: self._tile(p, group.start(g), rows.start(t), group, rows.size),
-            )
-
-        return seq(*(tiles(group, rows) for group in self.groups for rows in self.rows))
-
-    def in_pieces(self, machine: MachineModel) -> Stmt:
+    def in_pieces(self, code: LoopBuilder, machine: MachineModel) -> None:
         """A few rows of the right-hand side at a time, where these lie so far apart that caches lose them.  A work item
         is some groups of columns with all of their rows."""
         wanted = CPU.items_per_thread * machine.threads
         most = max(1, min(_COLUMNS // self.lanes, self.blocks // wanted) // self.tile.blocks)
+        for group in self.groups:
+            for some in runs(group.count, most):
+                with parallel(code, (self.product.batch, some.count)) as (p, item):
+                    self._summed(code, p, group.start(some.start(item)), replace(group, count=some.size))
 
-        def work(group: Run, some: Run) -> Stmt:
-            part = replace(group, count=some.size)
-            extents = self.product.batch, some.count
-            return in_parallel(extents, lambda p, item: self._summed(p, group.start(some.start(item)), part))
-
-        return seq(*(work(group, some) for group in self.groups for some in runs(group.count, most)))
-
-    def one(self, p: LoopExpr, turn: LoopExpr) -> Stmt:
+    def one(self, code: LoopBuilder, p: LoopExpr, turn: LoopExpr) -> None:
         """The loops of one matrix of the batch, for one thread; from the last group on where ``turn`` is odd, so that a
         cache which is a little too small still has what the turn before ended with."""
+        for group in self.groups:
+            with code.loop(group.count, "group") as g:
+                at = g + turn % 2 * (group.count - 1 - g * 2)
+                self.all_rows(code, p, group.start(at), group)
 
-        def work(group: Run) -> Stmt:
-            def at(g: LoopExpr) -> LoopExpr:
-                return group.start(g + turn % 2 * (group.count - 1 - g * 2))
-
-            return loop(group.count, lambda g: self.all_rows(p, at(g), group), name="group")
-
-        return seq(*map(work, self.groups))
-
-    def all_rows(self, p: LoopExpr, block: LoopExpr, group: Run) -> Stmt:
+    def all_rows(self, code: LoopBuilder, p: LoopExpr, block: LoopExpr, group: Run) -> None:
         """The tiles of a group of columns, which begins with ``block``."""
+        for row, size in over(code, self.rows):
+            self._tile(code, p, block, row, group, size)
 
-        return seq(*(run.over(lambda row, size: self._tile(p, block, row, group, size)) for run in self.rows))
-
-    def strip(self, p: LoopExpr, first: LoopExpr, groups: Run) -> Stmt:
+    def strip(self, code: LoopBuilder, p: LoopExpr, first: LoopExpr, groups: Run) -> None:
         """All rows of neighbouring groups, which begin with block ``first``, one tile's rows after the other's."""
+        for row, size in over(code, self.rows):
+            with code.loop(groups.count, "group") as g:
+                self._tile(code, p, first + groups.start(g), row, groups, size)
 
-        def tile(row: LoopExpr, size: int) -> Stmt:
-            return loop(groups.count, lambda g: self._tile(p, first + groups.start(g), row, groups, size), name="group")
-
-        return seq(*(run.over(tile) for run in self.rows))
-
-    def _summed(self, p: LoopExpr, first: LoopExpr, groups: Run) -> Stmt:
+    def _summed(self, code: LoopBuilder, p: LoopExpr, first: LoopExpr, groups: Run) -> None:
         """Groups from block ``first`` on; sums stay in memory until the last piece of the depth."""
         product, lanes, width = self.product, self.lanes, groups.count * groups.size
         sums = Buffer("sums", (product.rows, width * lanes), product.dtype, "shared")
         kept = Matrix.of(sums).part(-first * lanes, product.columns)
-
-        def piece(start: LoopExpr, depth: int, out: Matrix = kept) -> Stmt:
-            part = replace(self, product=product.between(start, depth, out, kept))
-            return loop(groups.count, lambda g: part.all_rows(p, first + g * groups.size, groups), name="group")
-
-        def zero(i: LoopExpr, v: LoopExpr) -> Stmt:
-            return in_lanes(lanes, lambda lane: Store(sums, (i, v * lanes + lane), const(0, sums.dtype)))
-
         *more, final = runs(product.depth, _ROWS)
         *before, last = [*more, *final.split_last(0)]
-        pieces = [run.over(piece, name="piece") for run in before]
-        end = piece(const(last.begin, "int64"), last.size, product.out)
-        return Alloc(sums, seq(nest((product.rows, width), zero), *pieces, end))
+        with code.memory(sums):
+            with code.nest((product.rows, width)) as (i, v), code.lanes(lanes) as lane:
+                code.store(sums, (i, v * lanes + lane), const(0, sums.dtype))
+            for start, depth in over(code, before, "piece"):
+                self._piece(code, p, first, groups, product.between(start, depth, kept, kept))
+            start = const(last.begin, "int64")
+            self._piece(code, p, first, groups, product.between(start, last.size, product.out, kept))
 
-    def _tile(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Stmt:
+    def _piece(self, code: LoopBuilder, p: LoopExpr, first: LoopExpr, groups: Run, product: Product) -> None:
+        part = replace(self, product=product)
+        with code.loop(groups.count, "group") as g:
+            part.all_rows(code, p, first + g * groups.size, groups)
+
+    def _tile(self, code: LoopBuilder, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> None:
         product, lanes = self.product, self.lanes
         if product.scales is not None and group.size > (most := product.scales.widest(rows)):
-            return self._narrower(p, block, row, group, rows, most)
+            self._narrower(code, p, block, row, group, rows, most)
+            return
         start, is_whole = product.start, not isinstance(product.columns, int) and not group.is_cut
         factor = product.inside if is_whole else product.b
 
@@ -357,56 +327,56 @@ class Gemm:
             product=product.multiply,
         )
         if product.scales is not None:
-            return product.scales.nest(tile, product.depth, column)
-        sums, behind = rows * group.size, self._ahead(block, row, group, rows)
-        return tile.nest(lambda step: in_steps(product.depth, sums, step, product.multiply, behind))
+            product.scales.nest(code, tile, product.depth, column)
+            return
+        behind = self._ahead(block, row, group, rows)
+        with tile.sums(code) as step:
+            for r in steps(code, product.depth, rows * group.size, product.multiply, behind):
+                step(r)
 
-    def _narrower(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int, most: int) -> Stmt:
+    def _narrower(
+        self, code: LoopBuilder, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int, most: int
+    ) -> None:
         """A tile's rows by ``most`` blocks at a time."""
-
-        def part(begin: int) -> Stmt:
+        for begin in range(0, group.size, most):
             end = min(begin + most, group.size)
             some = replace(group, size=end - begin, width=group.width if end == group.size else 0)
-            return self._tile(p, block + begin, row, some, rows)
+            self._tile(code, p, block + begin, row, some, rows)
 
-        return seq(*map(part, range(0, group.size, most)))
-
-    def _ahead(self, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Callable[[LoopExpr], Sequence[Stmt]]:
+    def _ahead(self, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Fetch | None:
         """By turn of a tile's reduction: its part of the next group's panels."""
         product = self.product
         if not self.ahead:
-            return lambda turn: ()
+            return None
         if not isinstance(product.rows, int):
             return self._panel_ahead(block, row, group, rows)
-        steps = rows_of_line(product.dtype, self.lanes)
-        lines = -(-product.depth // steps)
+        step = rows_of_line(product.dtype, self.lanes)
+        lines = -(-product.depth // step)
 
         def line(number: LoopExpr) -> Load:
             there = minimum(block + group.size + number // lines, self.blocks - 1)
-            return product.right.at(Const(0), number % lines * steps, there * self.lanes)
+            return product.right.at(Const(0), number % lines * step, there * self.lanes)
 
         each = written_out(rows * group.size, product.multiply)
         most = spare_loads(rows, group.size, each, product.multiply)
         return Ahead(lines * group.size, product.rows, line).by(row, rows, most, product.depth // each)
 
-    def _panel_ahead(
-        self, block: LoopExpr, row: LoopExpr, group: Run, rows: int
-    ) -> Callable[[LoopExpr], Sequence[Stmt]]:
+    def _panel_ahead(self, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Fetch | None:
         """Of rows that only a run counts: each of the first whole tiles fetches one panel of the next group, a step's
         line in that step.  Lines that are spread over all tiles would have to be divided by numbers of the run, which
         takes longer than they do to come."""
         each, dtype = written_out(rows * group.size, self.product.multiply), self.product.dtype
         lines = range(0, each, rows_of_line(dtype, self.lanes))
         if rows < self.tile.rows or len(lines) > spare_loads(rows, group.size, each, self.product.multiply):
-            return lambda turn: ()
+            return None
         tile = row // rows
         panel = minimum(block + group.size + tile, self.blocks - 1) * self.lanes
 
-        def fetched(turn: LoopExpr) -> Sequence[Stmt]:
-            places = (self.product.right.at(Const(0), turn * each + u, panel) for u in lines)
-            return [If(tile < group.size, seq(*map(Prefetch, places)))]
+        def fetch(code: LoopBuilder, turn: LoopExpr) -> None:
+            with code.when(tile < group.size):
+                code.emit(*(Prefetch(self.product.right.at(Const(0), turn * each + u, panel)) for u in lines))
 
-        return fetched
+        return fetch
 
 
 @dataclass(frozen=True)
@@ -422,14 +392,14 @@ class Dots(Gemm):
     def of(product: Product, tile: Tile, machine: MachineModel) -> Dots:
         return Dots(product, tile, 1, vector=machine.lanes(product.dtype))
 
-    def _tile(self, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> Stmt:
+    def _tile(self, code: LoopBuilder, p: LoopExpr, block: LoopExpr, row: LoopExpr, group: Run, rows: int) -> None:
         product, width = self.product, self._width(rows * group.size)
 
         def factor(element: LoopExpr, lane: LoopExpr, valid: Valid) -> LoopExpr:
             value = element.astype(product.dtype)
             return value if isinstance(valid, int) and valid == width else or_zero(lane < valid, value)
 
-        return _DotTile(
+        tile = _DotTile(
             rows,
             group.size,
             width,
@@ -437,7 +407,10 @@ class Dots(Gemm):
             lambda t, lane, start, valid: factor(product.left.at(p, row + t, start + lane), lane, valid),
             lambda b, lane, start, valid: factor(product.right.at(p, start + lane, block + b), lane, valid),
             lambda t, b, lane, value: product.out.store(p, row + t, block + b, value),
-        ).nest(lambda step: in_vectors(product.depth, width, step))
+        )
+        with tile.sums(code) as step:
+            for start, valid in in_vectors(code, product.depth, width):
+                step(start, valid)
 
     def _width(self, sums: int) -> int:
         """Lanes of a sum: several vectors where a tile has too few sums to keep the multipliers busy."""
@@ -451,18 +424,15 @@ class Dots(Gemm):
 class _DotTile(TileKernel):
     """Sums of which each is spread over the lanes."""
 
-    def results(self, acc: Buffer) -> list[Stmt]:
+    def results(self, code: LoopBuilder, acc: Buffer) -> None:
         """Added up across the lanes; neighbouring columns at once, so that what is fused runs in lanes too."""
         rows, columns = range(self.rows), range(self.blocks)
         totals = Buffer("totals", (self.rows, self.blocks), self.dtype, "local")
-
-        def halved(width: int, i: LoopExpr, j: LoopExpr, lane: LoopExpr) -> Stmt:
-            return Store(acc, (i, j, lane), acc[i, j, lane] + acc[i, j, lane + width])
-
-        def row(i: LoopExpr) -> Stmt:
-            return loop(self.blocks, lambda j: self.store(i, j, Const(0), totals[i, j]), LoopKind.VECTORIZED, "column")
-
-        widths = [self.lanes >> s for s in range(1, self.lanes.bit_length())]
-        steps = [each(rows, columns, width, partial(halved, width)) for width in widths]
-        gather = unrolled(rows, lambda i: unrolled(columns, lambda j: Store(totals, (i, j), acc[i, j, 0])))
-        return [*steps, Alloc(totals, seq(gather, unrolled(rows, row, "row")))]
+        for width in (self.lanes >> s for s in range(1, self.lanes.bit_length())):
+            with each(code, rows, columns, width) as (i, j, lane):
+                code.store(acc, (i, j, lane), acc[i, j, lane] + acc[i, j, lane + width])
+        with code.memory(totals):
+            with code.unrolled(rows) as i, code.unrolled(columns) as j:
+                code.store(totals, (i, j), acc[i, j, 0])
+            with code.unrolled(rows, "row") as i, code.loop(self.blocks, "column", LoopKind.VECTORIZED) as j:
+                code.emit(self.store(i, j, Const(0), totals[i, j]))

@@ -9,19 +9,20 @@ threads walk together: each has a part of the weight in its caches, and a barrie
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import ClassVar
 
-from minitvm.codegen.loops import in_lanes, in_parallel, with_memory
+from minitvm.codegen.loops import parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template
 from minitvm.codegen.templates.matmul import DOTS, PACKED, Panels, product_choices
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
-from minitvm.codegen.templates.tile import Run, in_one_loop, pieces, vectors
+from minitvm.codegen.templates.tile import Run, over_all, pieces, vectors
 from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Barrier, Buffer, Const, LoopExpr, LoopKind, Stmt, Store, intrin, loop, seq
+from minitvm.ir.loop import Barrier, Buffer, Const, LoopExpr, LoopKind, Stmt, intrin
+from minitvm.ir.loop.builder import LoopBuilder
 
 Stores = Iterable[tuple[Buffer, tuple[LoopExpr, ...], LoopExpr]]
 """(buffer, index, value) to store, in order."""
@@ -62,7 +63,7 @@ class Recurrent(Template):
         return [(0, self.gates)]
 
     @abstractmethod
-    def step(self, walk: Walk, t: LoopExpr) -> Stmt:
+    def step(self, walk: Walk, t: LoopExpr) -> None:
         """Computes the states after step ``t`` from those before it."""
 
     @cached_property
@@ -131,24 +132,26 @@ class Recurrent(Template):
 
     def loops(self, choice: Choice) -> Stmt:
         """All sequences, after the weights are where they are wanted."""
-        packed = self.products if choice.scheme.startswith(PACKED) else ()
+        code, packed = LoopBuilder(), self.products if choice.scheme.startswith(PACKED) else ()
         panels = {gates: Panels.of(self.weight(gates), self.lanes, self.accumulator) for gates in packed}
-
-        def sequences(start: LoopExpr, count: int) -> Stmt:
-            return self.walk(self, choice, panels, start, count).loops()
-
-        if choice.scheme.endswith(ALL_THREADS):
-            work: Stmt | None = self.walk(self, choice, panels, Const(0), self.xw.shape[1], by_all=True).loops()
-        else:
-            work = in_one_loop(self.walks, sequences, LoopKind.PARALLEL, "b") if self.walks else None
-        whole = seq(*(p.fill(self.machine) for p in panels.values()), Barrier() if panels else None, work)
-        return with_memory([p.buffer for p in panels.values()], whole)
+        with code.memory(*(p.buffer for p in panels.values())):
+            for p in panels.values():
+                p.fill(code, self.machine)
+            if panels:
+                code.emit(Barrier())
+            if choice.scheme.endswith(ALL_THREADS):
+                self.walk(code, self, choice, panels, Const(0), self.xw.shape[1], by_all=True).loops()
+            elif self.walks:
+                for start, count in over_all(code, self.walks, "b", LoopKind.PARALLEL):
+                    self.walk(code, self, choice, panels, start, count).loops()
+        return code.stmt
 
 
 @dataclass(frozen=True)
 class Walk:
     """``count`` sequences from ``first`` on, through all steps, by one thread or by all."""
 
+    code: LoopBuilder
     layer: Recurrent
     choice: Choice
     panels: Mapping[Gates, Panels]
@@ -186,47 +189,50 @@ class Walk:
         """An element of an input."""
         return buffer[index].astype(self.layer.accumulator)
 
-    def times(self, gates: Gates, state: Buffer, t: LoopExpr) -> Stmt:
+    def times(self, gates: Gates, state: Buffer, t: LoopExpr) -> None:
         """Products of a state with the weight of some gates, in step ``t``."""
         layer, product = self.layer, self.layer.product(gates, state, self.gates)
         gemm: Gemm = Dots.of(product, self.choice.tile, layer.machine)
         if gates in self.panels:
             gemm = Gemm(self.panels[gates].times(product), self.choice.tile, layer.lanes)
-        return seq(gemm.nest(layer.machine), Barrier()) if self.by_all else gemm.one(Const(0), t)
+        if self.by_all:
+            gemm.nest(self.code, layer.machine)
+            self.code.emit(Barrier())
+        else:
+            gemm.one(self.code, Const(0), t)
 
-    def units(self, element: Callable[[LoopExpr, LoopExpr, LoopExpr], Stores]) -> Stmt:
+    def units(self, element: Callable[[LoopExpr, LoopExpr, LoopExpr], Stores]) -> None:
         """Every hidden unit of every sequence, in vectors; ``element(b, i, j)``: unit ``j`` of sequence ``b``, the
         walk's ``i``-th."""
+        for i, j in self._units_by_all() if self.by_all else self._units():
+            for buffer, at, value in element(self.first + i, i, j):
+                self.code.store(buffer, at, value.astype(buffer.dtype))
+        if self.by_all:
+            self.code.emit(Barrier())
 
-        def stores(i: LoopExpr, j: LoopExpr) -> Stmt:
-            return seq(*(Store(b, at, v.astype(b.dtype)) for b, at, v in element(self.first + i, i, j)))
+    def _units(self) -> Iterator[tuple[LoopExpr, LoopExpr]]:
+        with self.code.loop(self.count) as i:
+            for j in vectors(self.code, self.layer.hidden, self.layer.lanes):
+                yield i, j
 
+    def _units_by_all(self) -> Iterator[tuple[LoopExpr, LoopExpr]]:
         hidden, lanes = self.layer.hidden, self.layer.lanes
-        if not self.by_all:
-            return loop(self.count, lambda i: vectors(hidden, lanes, lambda j: stores(i, j)), name="i")
+        for run in (Run(0, hidden // lanes, lanes), Run(hidden // lanes * lanes, 1, hidden % lanes)):
+            if run.count and run.size:
+                extents = self.count, run.count
+                with parallel(self.code, extents, name="units") as (i, v), self.code.lanes(run.size) as lane:
+                    yield i, run.start(v) + lane
 
-        def some(run: Run) -> Stmt:
-            extents = self.count, run.count
-            return in_parallel(
-                extents, lambda i, v: in_lanes(run.size, lambda lane: stores(i, run.start(v) + lane)), name="units"
-            )
-
-        whole = Run(0, hidden // lanes, lanes), Run(hidden // lanes * lanes, 1, hidden % lanes)
-        return seq(*(some(run) for run in whole if run.count and run.size), Barrier())
-
-    def loops(self) -> Stmt:
+    def loops(self) -> None:
         layer, problem = self.layer, self.layer.problem
         last = problem.outputs[1:]
         given = problem.inputs[layer.first_state :][: len(last)]
-
-        def at(t: LoopExpr) -> Stmt:
-            return layer.step(self, layer.xw.shape[0] - 1 - t if layer.attribute("reverse") else t)
-
         states = list(zip(self.states, given, last, strict=True))
-        before = self.units(lambda b, i, j: [(s, (i, j), self.read(g, b, j)) for s, g, _ in states])
-        after = self.units(lambda b, i, j: [(o, (b, j), s[i, j]) for s, _, o in states])
-        steps = loop(layer.xw.shape[0], at, name="t")
-        return with_memory([*self.states, self.gates, *self.scratch], seq(before, steps, after))
+        with self.code.memory(*self.states, self.gates, *self.scratch):
+            self.units(lambda b, i, j: [(s, (i, j), self.read(g, b, j)) for s, g, _ in states])
+            with self.code.loop(layer.xw.shape[0], "t") as t:
+                layer.step(self, layer.xw.shape[0] - 1 - t if layer.attribute("reverse") else t)
+            self.units(lambda b, i, j: [(o, (b, j), s[i, j]) for s, _, o in states])
 
 
 Recurrent.walk = Walk
@@ -238,7 +244,7 @@ class Lstm(Recurrent):
 
     gates = 4
 
-    def step(self, walk: Walk, t: LoopExpr) -> Stmt:
+    def step(self, walk: Walk, t: LoopExpr) -> None:
         (h, c), peephole = walk.states, self.problem.inputs[self.first_state + 2 :]
 
         def gate(g: int, b: LoopExpr, i: LoopExpr, j: LoopExpr) -> LoopExpr:
@@ -251,7 +257,8 @@ class Lstm(Recurrent):
             yield h, (i, j), _sigmoid(gate(1, b, i, j)) * _tanh(c[i, j])
             yield self.y, (t, b, j), h[i, j]
 
-        return seq(walk.times(self.products[0], h, t), walk.units(output))
+        walk.times(self.products[0], h, t)
+        walk.units(output)
 
 
 @TEMPLATES.register("llvm", "nn.gru")
@@ -264,7 +271,7 @@ class Gru(Recurrent):
     def products(self) -> Sequence[Gates]:
         return [(0, 3)] if self.attribute("linear_before_reset") else [(0, 2), (2, 1)]
 
-    def step(self, walk: Walk, t: LoopExpr) -> Stmt:
+    def step(self, walk: Walk, t: LoopExpr) -> None:
         (h,), first, *then = walk.states, *self.products
 
         def recurrent(g: int, i: LoopExpr, j: LoopExpr) -> LoopExpr:
@@ -284,8 +291,11 @@ class Gru(Recurrent):
             yield h, (i, j), (1.0 - z) * candidate + z * h[i, j]
             yield self.y, (t, b, j), h[i, j]
 
-        again = [walk.units(reset), *(walk.times(gates, walk.reset, t) for gates in then)] if then else []
-        return seq(walk.times(first, h, t), *again, walk.units(output))
+        walk.times(first, h, t)
+        for gates in then:
+            walk.units(reset)
+            walk.times(gates, walk.reset, t)
+        walk.units(output)
 
 
 @TEMPLATES.register("llvm", "nn.rnn")
@@ -294,11 +304,12 @@ class Rnn(Recurrent):
 
     gates = 1
 
-    def step(self, walk: Walk, t: LoopExpr) -> Stmt:
+    def step(self, walk: Walk, t: LoopExpr) -> None:
         (h,) = walk.states
 
         def output(b: LoopExpr, i: LoopExpr, j: LoopExpr) -> Stores:
             yield h, (i, j), _tanh(walk.read(self.xw, t, b, j) + walk.gates[i, j])
             yield self.y, (t, b, j), h[i, j]
 
-        return seq(walk.times(self.products[0], h, t), walk.units(output))
+        walk.times(self.products[0], h, t)
+        walk.units(output)

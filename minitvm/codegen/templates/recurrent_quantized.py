@@ -7,29 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from minitvm.codegen.loops import in_lanes
 from minitvm.codegen.problem import TEMPLATES, Choice
 from minitvm.codegen.templates.matmul import product_choices
 from minitvm.codegen.templates.product import Gemm, Matrix, Product
 from minitvm.codegen.templates.recurrent import Gates, Lstm, Walk
 from minitvm.codegen.templates.tile import Run, pieces, vectors
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import (
-    Binary,
-    Buffer,
-    Const,
-    Load,
-    LoopExpr,
-    Stmt,
-    Store,
-    const,
-    intrin,
-    loop,
-    maximum,
-    minimum,
-    select,
-    seq,
-)
+from minitvm.ir.loop import Binary, Buffer, Const, Load, LoopExpr, const, intrin, maximum, minimum, select
 from minitvm.ir.ops.more.qnn_recurrent import BLOCK, PARTS_OF_WORD
 
 _TYPICAL_STEPS = 32
@@ -78,52 +62,52 @@ class QuantizedWalk(Walk):
             total = total - self.gates[i, 4 * layer.hidden] * corrections[1, column]
         return total.astype("float32") * (scale * scales[column])
 
-    def times(self, gates: Gates, state: Buffer, t: LoopExpr) -> Stmt:
+    def times(self, gates: Gates, state: Buffer, t: LoopExpr) -> None:
         tiles = Gemm(self.layer.product_of(self.words, self.gates), self.choice.tile, self.layer.lanes)
-        return seq(self._filled_up(state), self._measure(state), self._levels(state), tiles.one(Const(0), t))
+        self._fill_up(state)
+        self._measure(state)
+        self._levels(state)
+        tiles.one(self.code, Const(0), t)
 
-    def _filled_up(self, state: Buffer) -> Stmt | None:
+    def _fill_up(self, state: Buffer) -> None:
         """Zeros behind the state."""
         hidden, rows = self.layer.hidden, state.shape[1]
-        nothing = const(0, state.dtype)
-        store = loop(self.count, lambda i: seq(*(Store(state, (i, Const(j)), nothing) for j in range(hidden, rows))))
-        return store if rows > hidden else None
+        if rows > hidden:
+            with self.code.loop(self.count) as i:
+                for j in range(hidden, rows):
+                    self.code.store(state, (i, j), const(0, state.dtype))
 
-    def _measure(self, state: Buffer) -> Stmt:
+    def _measure(self, state: Buffer) -> None:
         """The range that holds 0 and all states, in the lanes of a vector, then across them."""
-        lanes, edges, form = self.layer.lanes, self.edges, self.form
-
-        def widen(i: LoopExpr, j: LoopExpr) -> Stmt:
-            lane, value = j % lanes, state[i, j]
-            return seq(
-                *(Store(edges, (Const(row), lane), most(edges[row, lane], value)) for row, most in enumerate(_MOST))
-            )
-
-        def join(lane: LoopExpr) -> Stmt:
-            return seq(*(Store(form, (Const(r),), most(form[r], edges[r, lane])) for r, most in enumerate(_MOST)))
-
+        code, lanes, edges, form = self.code, self.layer.lanes, self.edges, self.form
         zero, (low, high) = const(0, "float32"), (form[0], form[1])
-        nothing = in_lanes(lanes, lambda lane: seq(*(Store(edges, (Const(r), lane), zero) for r in range(2))))
-        found = loop(self.count, lambda i: vectors(state.shape[1], lanes, lambda j: widen(i, j)), name="i")
-        start = seq(*(Store(form, (Const(r),), zero) for r in range(2)))
+        with code.lanes(lanes) as lane:
+            for row in range(2):
+                code.store(edges, (row, lane), zero)
+        with code.loop(self.count) as i:
+            for j in vectors(code, state.shape[1], lanes):
+                for row, most in enumerate(_MOST):
+                    code.store(edges, (row, j % lanes), most(edges[row, j % lanes], state[i, j]))
+        for row in range(2):
+            code.store(form, (row,), zero)
+        with code.loop(lanes, "lane") as lane:
+            for row, most in enumerate(_MOST):
+                code.store(form, (row,), most(form[row], edges[row, lane]))
         step = select(Binary("eq", low, high), const(1, "float32"), (high - low) / 255.0)
         point = _within(intrin("round", (zero - low) / form[2]))
-        ends = ((2, step), (1, point), (0, form[2]))  # what is made of the edges takes their places
-        made = seq(*(Store(form, (Const(place),), value) for place, value in ends))
-        return seq(nothing, found, start, loop(lanes, join, name="lane"), made)
+        for place, value in ((2, step), (1, point), (0, form[2])):  # what is made of the edges takes their places
+            code.store(form, (place,), value)
 
-    def _levels(self, state: Buffer) -> Stmt:
+    def _levels(self, state: Buffer) -> None:
         """Words of the state's levels."""
         depth, (scale, zero) = self.layer.depth, (self.form[0], self.form[1])
-
-        def word(i: LoopExpr, r: LoopExpr) -> Stmt:
-            found: LoopExpr = const(0, "int32")
-            for part in range(PARTS_OF_WORD):
-                level = _within(intrin("round", state[i, r + part * depth] / scale) + zero).astype("int32")
-                found = found | Binary("shl", level, const(8 * part, "int32"))
-            return Store(self.words, (i, r), found)
-
-        return loop(self.count, lambda i: vectors(depth, self.layer.lanes, lambda r: word(i, r)), name="i")
+        with self.code.loop(self.count) as i:
+            for r in vectors(self.code, depth, self.layer.lanes):
+                found: LoopExpr = const(0, "int32")
+                for part in range(PARTS_OF_WORD):
+                    level = _within(intrin("round", state[i, r + part * depth] / scale) + zero).astype("int32")
+                    found = found | Binary("shl", level, const(8 * part, "int32"))
+                self.code.store(self.words, (i, r), found)
 
 
 _MOST = (minimum, maximum)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from minitvm.codegen.long_sums import LONGEST
-from minitvm.codegen.loops import in_lanes, in_strips, in_vectors, unflatten, with_memory
+from minitvm.codegen.loops import in_strips, in_vectors, unflatten
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
+from minitvm.codegen.templates.tile import vectors
 from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, product
 from minitvm.ir.dtypes import is_float
-from minitvm.ir.loop import Alloc, Buffer, LoopExpr, LoopKind, Stmt, Store, as_index, loop, seq
+from minitvm.ir.loop import Buffer, LoopExpr, LoopKind, Stmt, as_index
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import identity_of
 from minitvm.ir.ops.tensor import Running
 
@@ -48,7 +50,10 @@ class RunningSum(Template):
         shape, lanes = self.problem.output.shape, choice.tile.blocks * self.lanes
         rows, columns = product(shape[: self.axis]), product(shape[self.axis + 1 :])
         width = self._width(rows, columns, lanes)
-        return in_strips(rows, columns, width, partial(self._sums, lanes), LoopKind.PARALLEL)
+        code = LoopBuilder()
+        for row, first, count in in_strips(code, rows, columns, width, LoopKind.PARALLEL):
+            _Sums(code, self, min(count, lanes), row, first, count).loops()
+        return code.stmt
 
     def _width(self, rows: Dim, columns: Dim, lanes: int) -> int:
         """Most columns at a time: a run of memory as long as the second-level cache has room for its sums, as few
@@ -61,47 +66,76 @@ class RunningSum(Template):
         even = -(-columns // -(-columns // max(1, most)))
         return min(columns, -(-even // lanes) * lanes)
 
-    def _sums(self, lanes: int, row: LoopExpr, first: LoopExpr, count: int) -> Stmt:
-        """``count`` sums side by side along the axis; long ones of floats in blocks, on top of what is before each."""
-        (data,), out, axis = self.problem.inputs, self.problem.output, self.axis
-        acc = Buffer("acc", (count,), self.accumulator)
-        acc = replace(acc, scope="local" if acc.fits(CPU.stack_bytes) else "shared")
-        before, extent, kind = replace(acc, name="before"), out.shape[axis], self.op.kind
-        in_blocks = kind == "sum" and is_float(acc.dtype) and not (isinstance(extent, int) and extent <= LONGEST)
 
-        def at(position: LoopExpr, k: LoopExpr) -> tuple[LoopExpr, ...]:
-            return (*unflatten(row, out.shape[:axis]), position, *unflatten(first + k, out.shape[axis + 1 :]))
+@dataclass(frozen=True)
+class _Sums:
+    """``count`` sums side by side along the axis, those of columns from ``first`` on of a row, ``lanes`` at a time."""
 
-        def each(*bodies: Callable[[LoopExpr], Stmt]) -> Stmt:
-            def vector(start: LoopExpr, width: int) -> Stmt:
-                def lanes(body: Callable[[LoopExpr], Stmt]) -> Stmt:
-                    return in_lanes(width, lambda lane: body(start + lane))
+    code: LoopBuilder
+    template: RunningSum
+    lanes: int
+    row: LoopExpr
+    first: LoopExpr
+    count: int
 
-                return seq(*map(lanes, bodies))
+    @cached_property
+    def acc(self) -> Buffer:
+        acc = Buffer("acc", (self.count,), self.template.accumulator)
+        return replace(acc, scope="local" if acc.fits(CPU.stack_bytes) else "shared")
 
-            return in_vectors(count, min(count, lanes), vector)
+    @cached_property
+    def before(self) -> Buffer | None:
+        """What is before a block, of long sums of floats; others are one block."""
+        kind, extent = self.template.op.kind, self.template.problem.output.shape[self.template.axis]
+        is_short = isinstance(extent, int) and extent <= LONGEST
+        return replace(self.acc, name="before") if kind == "sum" and is_float(self.acc.dtype) and not is_short else None
 
-        def clear(buffer: Buffer) -> Stmt:
-            return each(lambda k: Store(buffer, (k,), identity_of(kind, acc.dtype)))
-
-        def step(position: LoopExpr) -> Stmt:
-            def add(k: LoopExpr) -> Stmt:
-                element = data[at(position, k)].astype(acc.dtype)
-                return Store(acc, (k,), acc[k] + element if kind == "sum" else acc[k] * element)
-
-            def put(k: LoopExpr) -> Stmt:
-                total = before[k] + acc[k] if in_blocks else acc[k]
-                return Store(out, at(position, k), total.astype(out.dtype))
-
-            return each(put, add) if self.op.exclusive else each(add, put)
-
-        def block(start: LoopExpr | int, length: Dim) -> Stmt:
-            steps = loop(length, lambda r: step(start + r), name="r")
-            return seq(clear(acc), steps, each(lambda k: Store(before, (k,), before[k] + acc[k])))
-
-        if not in_blocks:
-            return Alloc(acc, seq(clear(acc), loop(extent, step, name="r")))
+    def loops(self) -> None:
+        code, extent = self.code, self.template.problem.output.shape[self.template.axis]
+        if self.before is None:
+            with code.memory(self.acc):
+                self._clear(self.acc)
+                with code.loop(extent, "r") as r:
+                    self._step(r)
+            return
         whole = extent // LONGEST
-        blocks = loop(whole, lambda b: block(b * LONGEST, LONGEST), name="block")
-        last = block(as_index(whole) * LONGEST, extent - whole * LONGEST)
-        return with_memory([acc, before], seq(clear(before), blocks, last))
+        with code.memory(self.acc, self.before):
+            self._clear(self.before)
+            with code.loop(whole, "block") as b:
+                self._block(self.before, b * LONGEST, LONGEST)
+            self._block(self.before, as_index(whole) * LONGEST, extent - whole * LONGEST)
+
+    def _block(self, before: Buffer, start: LoopExpr, length: Dim) -> None:
+        self._clear(self.acc)
+        with self.code.loop(length, "r") as r:
+            self._step(start + r)
+        for k in self._each():
+            self.code.store(before, (k,), before[k] + self.acc[k])
+
+    def _each(self) -> Iterator[LoopExpr]:
+        return vectors(self.code, self.count, self.lanes)
+
+    def _clear(self, buffer: Buffer) -> None:
+        for k in self._each():
+            self.code.store(buffer, (k,), identity_of(self.template.op.kind, buffer.dtype))
+
+    def _step(self, position: LoopExpr) -> None:
+        steps = (self._put, self._add) if self.template.op.exclusive else (self._add, self._put)
+        for start, width in in_vectors(self.code, self.count, self.lanes):
+            for step in steps:
+                with self.code.lanes(width) as lane:
+                    step(position, start + lane)
+
+    def _at(self, position: LoopExpr, k: LoopExpr) -> tuple[LoopExpr, ...]:
+        shape, axis = self.template.problem.output.shape, self.template.axis
+        return (*unflatten(self.row, shape[:axis]), position, *unflatten(self.first + k, shape[axis + 1 :]))
+
+    def _add(self, position: LoopExpr, k: LoopExpr) -> None:
+        element = self.template.problem.inputs[0][self._at(position, k)].astype(self.acc.dtype)
+        total = self.acc[k] + element if self.template.op.kind == "sum" else self.acc[k] * element
+        self.code.store(self.acc, (k,), total)
+
+    def _put(self, position: LoopExpr, k: LoopExpr) -> None:
+        out = self.template.problem.output
+        total = self.acc[k] if self.before is None else self.before[k] + self.acc[k]
+        self.code.store(out, self._at(position, k), total.astype(out.dtype))

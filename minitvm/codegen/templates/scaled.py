@@ -3,12 +3,12 @@ they are, and the scale once with what they sum up to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from minitvm.codegen.loops import with_memory
-from minitvm.codegen.templates.tile import TileKernel, each, in_steps, unrolled
-from minitvm.ir.loop import Buffer, LoopExpr, Stmt, Store, const, intrin, loop, seq
+from minitvm.codegen.templates.tile import TileKernel, each, steps
+from minitvm.ir.loop import Buffer, LoopExpr, const, intrin
+from minitvm.ir.loop.builder import LoopBuilder
 
 
 @dataclass(frozen=True)
@@ -28,28 +28,36 @@ class InBlocks:
         """Blocks of lanes that a tile of so many rows has registers for."""
         return max(1, (self.registers - 1) // (2 * rows + 1))
 
-    def nest(self, tile: TileKernel, depth: int, column: Callable[[LoopExpr, LoopExpr], LoopExpr]) -> Stmt:
+    def nest(
+        self, code: LoopBuilder, tile: TileKernel, depth: int, column: Callable[[LoopExpr, LoopExpr], LoopExpr]
+    ) -> None:
         """The tile's loops; ``column``: of a block of lanes and a lane."""
         shape = (tile.rows, tile.blocks, tile.lanes)
         acc, part = (Buffer(name, shape, tile.dtype, "local") for name in ("acc", "part"))
+        with code.memory(acc, part):
+            tile.zero(code, acc)
+            for first, count in self._blocks(code, depth):
+                tile.zero(code, part)
+                self._steps(code, tile, part, first, count)
+                with each(code, range(tile.rows), range(tile.blocks), tile.lanes) as (r, b, lane):
+                    factor = self.at(first, column(b, lane)).astype(tile.dtype)
+                    code.store(acc, (r, b, lane), intrin("fma", part[r, b, lane], factor, acc[r, b, lane]))
+            tile.results(code, acc)
 
-        def block(first: LoopExpr, count: int) -> Stmt:
-            def scaled(r: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
-                factor = self.at(first, column(b, lane)).astype(tile.dtype)
-                return Store(acc, (r, b, lane), intrin("fma", part[r, b, lane], factor, acc[r, b, lane]))
-
-            done = each(range(tile.rows), range(tile.blocks), tile.lanes, scaled)
-            return seq(tile.zero(part), self._steps(tile, part, first, count), done)
-
+    def _blocks(self, code: LoopBuilder, depth: int) -> Iterator[tuple[LoopExpr, int]]:
+        """The first row of every block, and how many it has."""
         whole, rest = divmod(depth, self.block)
-        blocks = loop(whole, lambda q: block(q * self.block, self.block), name="scale") if whole else None
-        last = block(const(whole * self.block, "int64"), rest) if rest else None
-        return with_memory([acc, part], seq(tile.zero(acc), blocks, last, *tile.results(acc)))
+        if whole:
+            with code.loop(whole, "scale") as q:
+                yield q * self.block, self.block
+        if rest:
+            yield const(whole * self.block, "int64"), rest
 
-    def _steps(self, tile: TileKernel, part: Buffer, first: LoopExpr, count: int) -> Stmt:
-        def some(turn: LoopExpr, size: int) -> Stmt:
-            return unrolled(range(size), lambda u: tile.step(part, first + (turn * self.together + u)))
-
+    def _steps(self, code: LoopBuilder, tile: TileKernel, part: Buffer, first: LoopExpr, count: int) -> None:
         turns, left = divmod(count, self.together)
-        steps = in_steps(turns, tile.rows * tile.blocks * self.together, lambda turn: some(turn, self.together))
-        return seq(steps, some(const(turns, "int64"), left) if left else None)
+        for turn in steps(code, turns, tile.rows * tile.blocks * self.together):
+            with code.unrolled(range(self.together)) as u:
+                tile.step(code, part, first + (turn * self.together + u))
+        if left:
+            with code.unrolled(range(left)) as u:
+                tile.step(code, part, first + (const(turns, "int64") * self.together + u))

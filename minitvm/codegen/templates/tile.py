@@ -9,33 +9,20 @@ tile.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
-from minitvm.codegen.loops import in_lanes, in_vectors
+from minitvm.codegen.loops import in_vectors
 from minitvm.codegen.problem import Choice, Tile
 from minitvm.cpu_costs import CPU
 from minitvm.ir.dims import smaller
-from minitvm.ir.loop import (
-    Alloc,
-    Buffer,
-    If,
-    Load,
-    LoopExpr,
-    LoopKind,
-    Prefetch,
-    Stmt,
-    Store,
-    as_index,
-    const,
-    intrin,
-    loop,
-    seq,
-)
+from minitvm.ir.loop import Buffer, Load, LoopExpr, LoopKind, Prefetch, Stmt, Store, as_index, const, intrin
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.target import MachineModel
 
 _WRITTEN_OUT, _OF_PAIRS, ENOUGH = 4, 2, 16
@@ -73,10 +60,6 @@ class Run:
     def start(self, piece: LoopExpr) -> LoopExpr:
         return piece * self.size + self.begin
 
-    def over(self, body: Callable[[LoopExpr, int], Stmt], kind: LoopKind = LoopKind.SERIAL, name: str = "tile") -> Stmt:
-        """``body(start, size)`` for every piece."""
-        return loop(self.count, lambda i: body(self.start(i), self.size), kind, name)
-
     @property
     def end(self) -> int:
         return self.begin + self.count * self.size
@@ -113,15 +96,27 @@ def pieces(total: int, count: int) -> list[Run]:
     return [run for run in found if run.count and run.size]
 
 
-def in_one_loop(found: Sequence[Run], body: Callable[[LoopExpr, int], Stmt], kind: LoopKind, name: str) -> Stmt:
-    """``body(start, size)`` for every piece of one run or two, so that threads share all of them."""
+def over(code: LoopBuilder, found: Iterable[Run], name: str = "tile") -> Iterator[tuple[LoopExpr, int]]:
+    """The start and the size of every piece, run after run."""
+    for run in found:
+        with code.loop(run.count, name) as piece:
+            yield run.start(piece), run.size
+
+
+def over_all(
+    code: LoopBuilder, found: Sequence[Run], name: str, kind: LoopKind = LoopKind.SERIAL
+) -> Iterator[tuple[LoopExpr, int]]:
+    """The start and the size of every piece of one run or two, in one loop, so that threads share all of them."""
     first, *others = found
-
-    def piece(i: LoopExpr) -> Stmt:
-        here = body(first.start(i), first.size)
-        return If(i < first.count, here, *(body(r.start(i - first.count), r.size) for r in others)) if others else here
-
-    return loop(sum(run.count for run in found), piece, kind, name)
+    with code.loop(sum(run.count for run in found), name, kind) as i:
+        if not others:
+            yield first.start(i), first.size
+            return
+        with code.when(i < first.count):
+            yield first.start(i), first.size
+        for run in others:
+            with code.otherwise():
+                yield run.start(i - first.count), run.size
 
 
 def block_runs(columns: int, lanes: int, most: int) -> list[Run]:
@@ -223,8 +218,12 @@ def dot_operations(batch: int, rows: int, columns: int, depth: int, dtype: str, 
 Operand = Callable[..., LoopExpr]
 """An element of an operand: ``a(row, lane, *index)``, ``b(block, lane, *index)``, at an index of the reduction."""
 
-Step = Callable[..., Stmt]
+Step = Callable[..., None]
 """``step(*index, rows=...)`` adds the products at an index of the reduction to the sums of all rows, or some."""
+
+
+Fetch = Callable[[LoopBuilder, LoopExpr], None]
+"""Fetches what a turn of a reduction does of what comes next."""
 
 
 @dataclass(frozen=True)
@@ -252,58 +251,49 @@ class TileKernel:
     product: str = "fma"
     reads: Callable[..., LoopExpr] | None = None
 
-    def nest(self, reduction: Callable[[Step], Stmt]) -> Stmt:
-        """The tile's loops; ``reduction(step)`` are those of the reduction."""
+    @contextmanager
+    def sums(self, code: LoopBuilder) -> Iterator[Step]:
+        """The tile's loops around those of its reduction, which takes a step at each index."""
         acc = Buffer("acc", (self.rows, self.blocks, self.lanes), self.dtype, "local")
-        return Alloc(acc, seq(self.zero(acc), reduction(partial(self.step, acc)), *self.results(acc)))
+        with code.memory(acc):
+            self.zero(code, acc)
+            yield partial(self.step, code, acc)
+            self.results(code, acc)
 
-    def results(self, acc: Buffer) -> list[Stmt]:
+    def results(self, code: LoopBuilder, acc: Buffer) -> None:
         """What is stored of the sums (rows, blocks, lanes)."""
         whole = self.blocks if self.width in (0, self.lanes) else self.blocks - 1
-        last = self._stores(acc, range(whole, self.blocks), self.width or self.lanes, self.first)
-        return [*self._stores(acc, range(whole), self.lanes, 0), *last]
+        self._stores(code, acc, range(whole), self.lanes, 0)
+        self._stores(code, acc, range(whole, self.blocks), self.width or self.lanes, self.first)
 
-    def zero(self, acc: Buffer) -> Stmt:
-        def begin(r: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
-            return Store(acc, (r, b, lane), const(0, self.dtype))
+    def zero(self, code: LoopBuilder, acc: Buffer) -> None:
+        with each(code, range(self.rows), range(self.blocks), self.lanes) as at:
+            code.store(acc, at, const(0, self.dtype))
 
-        return each(range(self.rows), range(self.blocks), self.lanes, begin)
-
-    def step(self, acc: Buffer, *index: LoopExpr, rows: range | None = None) -> Stmt:
-        def multiply_add(r: LoopExpr, b: LoopExpr, lane: LoopExpr) -> Stmt:
+    def step(self, code: LoopBuilder, acc: Buffer, *index: LoopExpr, rows: range | None = None) -> None:
+        with each(code, range(self.rows) if rows is None else rows, range(self.blocks), self.lanes) as (r, b, lane):
             factors = (self.a(r, lane, *index).astype(self.dtype), self.b(b, lane, *index).astype(self.dtype))
-            done = Store(acc, (r, b, lane), intrin(self.product, *factors, acc[r, b, lane]))
-            return done if self.reads is None else If(self.reads(r, *index), done)
+            with code.when(None if self.reads is None else self.reads(r, *index)):
+                code.store(acc, (r, b, lane), intrin(self.product, *factors, acc[r, b, lane]))
 
-        return each(range(self.rows) if rows is None else rows, range(self.blocks), self.lanes, multiply_add)
-
-    def _stores(self, acc: Buffer, blocks: range, width: int, first: int) -> list[Stmt]:
+    def _stores(self, code: LoopBuilder, acc: Buffer, blocks: range, width: int, first: int) -> None:
         piece = self.piece or width
-
-        def some(p: int) -> Stmt:
-            return each(
-                range(self.rows),
-                blocks,
-                min(piece, width - p),
-                lambda r, b, lane: self.store(r, b, lane + p, acc[r, b, lane + (p + first)]),
-            )
-
-        return [some(p) for p in range(0, width if blocks else 0, piece)]
+        for p in range(0, width if blocks else 0, piece):
+            with each(code, range(self.rows), blocks, min(piece, width - p)) as (r, b, lane):
+                code.emit(self.store(r, b, lane + p, acc[r, b, lane + (p + first)]))
 
 
-def each(rows: range, blocks: range, width: int, body: Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt]) -> Stmt:
-    """``body(row, block, lane)``, unrolled so that the operands kept in registers meanwhile are the fewer ones."""
-
-    def lane_loop(r: LoopExpr, b: LoopExpr) -> Stmt:
-        return loop(width, lambda lane: body(r, b, lane), LoopKind.VECTORIZED, name="lane")
-
-    if len(rows) < len(blocks):
-        return unrolled(blocks, lambda b: unrolled(rows, lambda r: lane_loop(r, b), "row"), "block")
-    return unrolled(rows, lambda r: unrolled(blocks, lambda b: lane_loop(r, b), "block"), "row")
-
-
-def unrolled(values: range, body: Callable[[LoopExpr], Stmt], name: str = "u") -> Stmt:
-    return loop(len(values), lambda i: body(i + values.start), LoopKind.UNROLLED, name=name)
+@contextmanager
+def each(code: LoopBuilder, rows: range, blocks: range, width: int) -> Iterator[tuple[LoopExpr, LoopExpr, LoopExpr]]:
+    """Row, block and lane, unrolled so that the operands kept in registers meanwhile are the fewer ones."""
+    by_block = len(rows) < len(blocks)
+    sides = [(rows, "row"), (blocks, "block")][:: -1 if by_block else 1]
+    with (
+        code.unrolled(*sides[0]) as x,
+        code.unrolled(*sides[1]) as y,
+        code.loop(width, "lane", LoopKind.VECTORIZED) as lane,
+    ):
+        yield (y, x, lane) if by_block else (x, y, lane)
 
 
 def written_out(sums: float, product: str = "fma") -> int:
@@ -311,25 +301,26 @@ def written_out(sums: float, product: str = "fma") -> int:
     return 1 if sums > ENOUGH else _OF_PAIRS if product == "dot2" or 2 * sums > ENOUGH else _WRITTEN_OUT
 
 
-def in_steps(
-    extent: int,
-    sums: float,
-    body: Callable[[LoopExpr], Stmt],
-    product: str = "fma",
-    behind: Callable[[LoopExpr], Sequence[Stmt]] = lambda turn: (),
-) -> Stmt:
-    """A loop over a reduction with some of its steps written out, ``behind(turn)`` after them (ahead of them it would
-    cost a register); what is left over after the loop."""
+def steps(
+    code: LoopBuilder, extent: int, sums: float, product: str = "fma", behind: Fetch | None = None
+) -> Iterator[LoopExpr]:
+    """The positions of a reduction, in a loop with some of its steps written out, ``behind(turn)`` after them (ahead of
+    them it would cost a register); what is left over after the loop."""
     if not isinstance(extent, int):
-        return loop(extent, body, name="k")
+        with code.loop(extent, "k") as k:
+            yield k
+        return
     out = written_out(sums, product)
     whole, rest = divmod(extent, out)
-
-    def turn(q: LoopExpr) -> Stmt:
-        return seq(unrolled(range(out), lambda u: body(u + q * out)), *behind(q))
-
-    main = loop(whole, turn, name="k") if whole else None
-    return seq(main, unrolled(range(whole * out, extent), body) if rest else None)
+    if whole:
+        with code.loop(whole, "k") as turn:
+            with code.unrolled(range(out)) as u:
+                yield u + turn * out
+            if behind is not None:
+                behind(code, turn)
+    if rest:
+        with code.unrolled(range(whole * out, extent)) as k:
+            yield k
 
 
 def rows_of_line(dtype: str, lanes: int) -> int:
@@ -355,14 +346,16 @@ class Ahead:
     rows: int
     line: Callable[[LoopExpr], Load]
 
-    def by(self, row: LoopExpr | int, size: int, most: int, turns: int = 1) -> Callable[[LoopExpr], Sequence[Stmt]]:
+    def by(self, row: LoopExpr | int, size: int, most: int, turns: int = 1) -> Fetch | None:
         """What to fetch by turn of a reduction: the part for the tile that begins with ``row``; nothing of more than
         ``most`` lines."""
         first, part = as_index(row) * self.lines // self.rows, -(-size * self.lines // self.rows)
         each = -(-part // turns) if turns else most + 1
-        if not 0 < each <= most:
-            return lambda turn: ()
-        return lambda turn: [unrolled(range(each), lambda u: Prefetch(self.line(first + turn * each + u)), "line")]
+        return partial(self._fetch, first, each) if 0 < each <= most else None
+
+    def _fetch(self, first: LoopExpr, each: int, code: LoopBuilder, turn: LoopExpr) -> None:
+        with code.unrolled(range(each), "line") as u:
+            code.emit(Prefetch(self.line(first + turn * each + u)))
 
 
 def store_at(place: Load, value: LoopExpr) -> Stmt:
@@ -370,6 +363,8 @@ def store_at(place: Load, value: LoopExpr) -> Stmt:
     return Store(place.buffer, place.index, value.astype(place.dtype))
 
 
-def vectors(count: int, lanes: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
-    """``body`` for ``count`` neighbours: whole vectors, then one as wide as what is left."""
-    return in_vectors(count, lanes, lambda start, width: in_lanes(width, lambda lane: body(start + lane)))
+def vectors(code: LoopBuilder, count: int, lanes: int) -> Iterator[LoopExpr]:
+    """``count`` neighbours: whole vectors, then one as wide as what is left."""
+    for start, width in in_vectors(code, count, lanes):
+        with code.lanes(width) as lane:
+            yield start + lane

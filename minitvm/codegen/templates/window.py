@@ -11,15 +11,17 @@ and an offset in it, the same for all windows: ``q = position + offset``.  Lanes
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from minitvm.codegen.default_schedule import Element, filled
 from minitvm.codegen.loops import inside, or_zero
-from minitvm.codegen.templates.tile import Run, quarters, runs
+from minitvm.codegen.templates.tile import Run, over, quarters, runs
 from minitvm.ir.dims import Dim, larger, smaller, usual
-from minitvm.ir.loop import Buffer, Const, LoopExpr, Stmt, as_index, const, loop, maximum, minimum, select, seq
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stmt, as_index, const, maximum, minimum, select, seq
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.target import MachineModel
 
 Start = LoopExpr | int
@@ -65,14 +67,18 @@ class Axis:
     def padded(self) -> bool:
         return not (self.reads(0, 0) and self.reads(self.outputs - 1, self.taps - 1))
 
-    def valid_taps(self, position: LoopExpr, body: Callable[[LoopExpr], Stmt]) -> Stmt:
-        """``body(tap)`` for the taps whose coordinate is inside."""
+    @contextmanager
+    def valid_taps(self, code: LoopBuilder, position: LoopExpr) -> Iterator[LoopExpr]:
+        """The taps whose coordinate is inside."""
         if not self.padded:
-            return loop(self.taps, body, name="tap")
+            with code.loop(self.taps, "tap") as tap:
+                yield tap
+            return
         first = maximum((self.before - position * self.stride + (self.dilation - 1)) // self.dilation, 0)
         end = (as_index(self.extent) + self.before - position * self.stride + (self.dilation - 1)) // self.dilation
         end = minimum(end, self.taps)
-        return loop(end - first, lambda i: body(first + i), name="tap")
+        with code.loop(end - first, "tap") as i:
+            yield first + i
 
     def tiles(self, most: int) -> list[Run | Edge]:
         """All outputs in order, as runs of equal tiles inside the image and single tiles at its edges."""
@@ -88,9 +94,13 @@ class Axis:
                     found.append(Run(begin, 1, run.size))
         return found
 
-    def over_tiles(self, most: int, body: Callable[[Start, int], Stmt]) -> Stmt:
-        """``body(start, size)`` for all tiles, one after the other."""
-        return seq(*(tile.over(body) for tile in self.tiles(most)))
+    def over_tiles(self, code: LoopBuilder, most: int) -> Iterator[tuple[Start, int]]:
+        """The start and the size of all tiles, one after the other."""
+        for tile in self.tiles(most):
+            if isinstance(tile, Edge):
+                yield tile.begin, tile.size
+            else:
+                yield from over(code, [tile])
 
     def sticks_out(self, size: int) -> bool:
         """True if only a run knows which taps of a tile of so many outputs are inside."""
@@ -126,17 +136,17 @@ class OpenAxis(Axis):
     def sticks_out(self, size: int) -> bool:
         return size == 1 and self.padded
 
-    def over_tiles(self, most: int, body: Callable[[Start, int], Stmt]) -> Stmt:
+    def over_tiles(self, code: LoopBuilder, most: int) -> Iterator[tuple[Start, int]]:
         if most == 1:
-            return loop(self.outputs, lambda i: body(i, 1), name="tile")
+            with code.loop(self.outputs, "tile") as i:
+                yield i, 1
+            return
         first, end = self._inside
         tiles = [replace(run, begin=first + run.begin) for run in quarters(end - first, most)[:-1]]  # type: ignore[arg-type]
         tiled = sum(run.count * run.size for run in tiles)
-
-        def alone(i: LoopExpr) -> Stmt:
-            return body(i + (tiled if first == 0 else select(i < as_index(first), Const(0), as_index(tiled))), 1)
-
-        return seq(*(run.over(body) for run in tiles), loop(self.outputs - tiled, alone, name="alone"))
+        yield from over(code, tiles)
+        with code.loop(self.outputs - tiled, "alone") as i:
+            yield i + (tiled if first == 0 else select(i < as_index(first), Const(0), as_index(tiled))), 1
 
 
 def axis_of(extent: Dim, outputs: Dim, *window: int) -> Axis:
@@ -155,9 +165,6 @@ class Edge:
 
     def start(self, _: LoopExpr) -> int:
         return self.begin
-
-    def over(self, body: Callable[[Start, int], Stmt]) -> Stmt:
-        return body(self.begin, self.size)
 
 
 def padded(data: Buffer, pads: Sequence[int], machine: MachineModel) -> tuple[Buffer, Stmt]:

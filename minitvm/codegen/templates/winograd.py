@@ -7,53 +7,37 @@ takes a band of them; or all threads transform, and each takes some channels, wh
 from far.  Channels are the lanes of both transforms.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
-from functools import partial, reduce
+from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 
 import numpy as np
 
-from minitvm.codegen.loops import in_lanes, in_parallel, inside, or_zero, unflatten, with_memory
+from minitvm.codegen.loops import inside, or_zero, parallel, unflatten
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.tile import (
     Ahead,
     Run,
-    Step,
     TileKernel,
     block_runs,
-    in_one_loop,
-    in_steps,
+    over,
+    over_all,
     rows_of_line,
     runs,
     spare_loads,
     step_cycles,
+    steps,
     store_at,
     tiles,
-    unrolled,
     written_out,
 )
 from minitvm.codegen.templates.winograd_guard import Guard
 from minitvm.codegen.templates.winograd_sums import transformed_input, transformed_output
 from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Exactness
-from minitvm.ir.loop import (
-    Alloc,
-    Barrier,
-    Buffer,
-    Const,
-    If,
-    Load,
-    LoopExpr,
-    LoopKind,
-    Stmt,
-    Store,
-    const,
-    intrin,
-    loop,
-    minimum,
-    nest,
-    seq,
-)
+from minitvm.ir.loop import Barrier, Buffer, Const, Load, LoopExpr, LoopKind, Stmt, Store, const, intrin, minimum
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.ops.nn_winograd import Conv2dWinograd, Transforms
 from minitvm.target import MachineModel
 
@@ -174,49 +158,50 @@ class Winograd(Template):
 
     def loops(self, choice: Choice) -> Stmt:
         groups = block_runs(self.out_blocks * self.block, self.lanes, choice.tile.blocks)
-        if choice.scheme != CHANNELS_INSIDE:
+        code = LoopBuilder()
+        if choice.scheme == CHANNELS_INSIDE:
+            self._by_channels(code, groups, choice.tile)
+        else:
             some = runs(self.tiles, self._together(choice.scheme, choice.tile))
-            work = partial(self._by_tiles, groups, choice.tile)
-            return in_one_loop(some, work, LoopKind.PARALLEL, "some")
-        inputs, energy = self._inputs(self.tiles, "global"), self.guard.energy(self.tiles, "global")
-        transforms = in_parallel(inputs.shape[1:3], lambda i, t: self._input(inputs, energy, i, t, t))
-        products = self._by_channels(inputs, energy, groups, choice.tile)
-        return with_memory([inputs, energy], seq(transforms, Barrier(), products))
+            for first, size in over_all(code, some, "some", LoopKind.PARALLEL):
+                self._by_tiles(code, groups, choice.tile, first, size)
+        return code.stmt
 
     def _inputs(self, count: int, scope: str) -> Buffer:
         """Of so many tiles, transformed: (place, block of channels, tile, channel)."""
         return Buffer("inputs", (self.extent**2, self.in_blocks, count, self.inner), self.accumulator, scope)
 
-    def _by_tiles(self, groups: Sequence[Run], tile: Tile, first: LoopExpr, size: int) -> Stmt:
+    def _by_tiles(self, code: LoopBuilder, groups: Sequence[Run], tile: Tile, first: LoopExpr, size: int) -> None:
         """A work item: some tiles, for all channels."""
         inputs, energy = self._inputs(size, "shared"), self.guard.energy(size, "shared")
-        marks = self.guard.marks(size)
+        marks, piece = self.guard.marks(size), Run(0, 1, size)
+        with code.memory(inputs, energy, marks):
+            with code.nest(inputs.shape[1:3]) as (i, t):
+                self._input(code, inputs, energy, i, t, first + t)
+            self.guard.mark(code, marks, energy, Const(0), first)
+            for group in groups:
+                with code.loop(group.count, "tile") as g:
+                    block = group.start(g)
+                    self._channels(code, inputs, marks, first, Const(0), piece, block, group, tile)
 
-        def channels(group: Run) -> Stmt:
-            piece = Run(0, 1, size)
-            return group.over(
-                lambda block, _: self._channels(inputs, marks, first, Const(0), piece, block, group, tile)
-            )
-
-        transforms = nest(inputs.shape[1:3], lambda i, t: self._input(inputs, energy, i, t, first + t))
-        mark = self.guard.mark(marks, energy, Const(0), first)
-        return with_memory([inputs, energy, marks], seq(transforms, mark, *map(channels, groups)))
-
-    def _by_channels(self, inputs: Buffer, energy: Buffer, groups: Sequence[Run], tile: Tile) -> Stmt:
-        """A work item is some channels, for all tiles or, where channels are few, for some."""
-
-        def work(group: Run, some: Run) -> Stmt:
-            def channels(block: LoopExpr, at: LoopExpr) -> Stmt:
-                first, marks = some.start(at), self.guard.marks(some.size)
-                products = self._channels(inputs, marks, first, first, some, group.start(block), group, tile)
-                return Alloc(marks, seq(self.guard.mark(marks, energy, first, first), products))
-
-            return in_parallel((group.count, some.count), channels)
-
-        return seq(*(work(group, some) for group in groups for some in runs(self.tiles, self._of_channels(tile))))
+    def _by_channels(self, code: LoopBuilder, groups: Sequence[Run], tile: Tile) -> None:
+        """All tiles are transformed; then a work item is some channels, for all tiles or, where channels are few, for
+        some."""
+        inputs, energy = self._inputs(self.tiles, "global"), self.guard.energy(self.tiles, "global")
+        with code.memory(inputs, energy):
+            with parallel(code, inputs.shape[1:3]) as (i, t):
+                self._input(code, inputs, energy, i, t, t)
+            code.emit(Barrier())
+            for group, some in itertools.product(groups, runs(self.tiles, self._of_channels(tile))):
+                with parallel(code, (group.count, some.count)) as (g, at):
+                    first, marks = some.start(at), self.guard.marks(some.size)
+                    with code.memory(marks):
+                        self.guard.mark(code, marks, energy, first, first)
+                        self._channels(code, inputs, marks, first, first, some, group.start(g), group, tile)
 
     def _channels(
         self,
+        code: LoopBuilder,
         inputs: Buffer,
         marks: Buffer,
         tile: LoopExpr,
@@ -225,26 +210,26 @@ class Winograd(Template):
         block: LoopExpr,
         group: Run,
         size: Tile,
-    ) -> Stmt:
+    ) -> None:
         """A group of channels of ``some.size`` tiles from ``tile`` on, whose inputs begin at ``first``."""
         sums = Buffer("sums", (self.extent**2, some.size, group.size, self.lanes), self.accumulator, "shared")
-
-        def product(p: LoopExpr, q: LoopExpr) -> Stmt:
-            return self._product(inputs, first, sums, p, q, block, size)
-
-        def results(t: LoopExpr) -> Stmt:
-            transformed, exact = (self._results(found, t, tile + t, block, group) for found in (sums, None))
-            return If(intrin("unlikely", marks[t]), exact, transformed)
-
-        results_of = loop(some.size, results, name="t")
-        return Alloc(sums, seq(nest((self.extent, self.extent), product), results_of))
+        with code.memory(sums):
+            with code.nest((self.extent, self.extent)) as (p, q):
+                self._product(code, inputs, first, sums, p, q, block, size)
+            with code.loop(some.size, "t") as t:
+                with code.when(intrin("unlikely", marks[t])):
+                    self._exact_results(code, tile + t, block, group)
+                with code.otherwise():
+                    self._transformed_results(code, sums, t, tile + t, block, group)
 
     def position(self, tile: LoopExpr) -> tuple[LoopExpr, LoopExpr, LoopExpr]:
         """The image, and the first row and column of results."""
         n, row, column = unflatten(tile, (self.batch, *self.grid))
         return n, row * self.size, column * self.size
 
-    def _input(self, inputs: Buffer, energy: Buffer, block: LoopExpr, t: LoopExpr, tile: LoopExpr) -> Stmt:
+    def _input(
+        self, code: LoopBuilder, inputs: Buffer, energy: Buffer, block: LoopExpr, t: LoopExpr, tile: LoopExpr
+    ) -> None:
         """One tile's inputs of a block of channels, transformed, and the sum of their squares."""
         n, *corner = self.position(tile)
         y, x = (at - before for at, before in zip(corner, self.pads, strict=True))
@@ -256,73 +241,85 @@ class Winograd(Template):
         def or_padding(r: int, s: LoopExpr, lane: LoopExpr) -> LoopExpr:
             return or_zero(inside((y + r, x + s), pixels), pixel(r, s, lane))
 
-        ends = inside((y, x, y + (self.extent - 1), x + (self.extent - 1)), pixels * 2)
-        whole = self._transformed(inputs, energy, block, t, pixel)
-        padded = self._transformed(inputs, energy, block, t, or_padding, LoopKind.SERIAL)
-        return If(ends, whole, padded)
+        with code.when(inside((y, x, y + (self.extent - 1), x + (self.extent - 1)), pixels * 2)):
+            self._transformed(code, inputs, energy, block, t, pixel)
+        with code.otherwise():
+            self._transformed(code, inputs, energy, block, t, or_padding, LoopKind.SERIAL)
 
     def _transformed(
         self,
+        code: LoopBuilder,
         inputs: Buffer,
         energy: Buffer,
         block: LoopExpr,
         t: LoopExpr,
         pixel: Callable[..., LoopExpr],
         kind: LoopKind = LoopKind.UNROLLED,
-    ) -> Stmt:
+    ) -> None:
+        """Columns first, then rows."""
         extent, B = self.extent, self.transforms.B
         half = Buffer("half", (extent, extent, self.inner), self.accumulator, "local")
         squares = Buffer("squares", (self.inner,), self.accumulator, "local")
-
-        def column(s: LoopExpr) -> Stmt:
-            def some(lane: LoopExpr) -> Stmt:
+        with code.memory(half, squares):
+            with code.lanes(self.inner) as lane:
+                code.store(squares, (lane,), const(0, self.accumulator))
+            with code.loop(extent, "s", kind) as s, code.lanes(self.inner) as lane:
                 pixels = [pixel(r, s, lane) for r in range(extent)]
+                for p, value in enumerate(transformed_input(B, pixels)):
+                    code.store(half, (p, s, lane), value)
                 more = reduce(lambda total, x: intrin("fma", x, x, total), pixels[1:], pixels[0] * pixels[0])
-                stores = (Store(half, (Const(p), s, lane), v) for p, v in enumerate(transformed_input(B, pixels)))
-                return seq(*stores, Store(squares, (lane,), squares[lane] + more))
-
-            return in_lanes(self.inner, some)
-
-        def row(p: LoopExpr) -> Stmt:
-            def some(lane: LoopExpr) -> Stmt:
-                values = transformed_input(B, [half[p, s, lane] for s in range(extent)])
-                return seq(*(Store(inputs, (p * extent + q, block, t, lane), v) for q, v in enumerate(values)))
-
-            return in_lanes(self.inner, some)
-
-        zero = in_lanes(self.inner, lambda lane: Store(squares, (lane,), const(0, self.accumulator)))
-        summed = in_lanes(self.inner, lambda lane: Store(energy, (block, t, lane), squares[lane]))
-        columns, rows = loop(extent, column, kind, "s"), loop(extent, row, kind, "p")
-        return with_memory([half, squares], seq(zero, columns, summed, rows))
+                code.store(squares, (lane,), squares[lane] + more)
+            with code.lanes(self.inner) as lane:
+                code.store(energy, (block, t, lane), squares[lane])
+            with code.loop(extent, "p", kind) as row, code.lanes(self.inner) as lane:
+                values = transformed_input(B, [half[row, s, lane] for s in range(extent)])
+                for q, value in enumerate(values):
+                    code.store(inputs, (row * extent + q, block, t, lane), value)
 
     def _product(
-        self, inputs: Buffer, first: LoopExpr, sums: Buffer, p: LoopExpr, q: LoopExpr, block: LoopExpr, size: Tile
-    ) -> Stmt:
+        self,
+        code: LoopBuilder,
+        inputs: Buffer,
+        first: LoopExpr,
+        sums: Buffer,
+        p: LoopExpr,
+        q: LoopExpr,
+        block: LoopExpr,
+        size: Tile,
+    ) -> None:
         """Sums over all channels at one place of the tiles."""
+        for row, height in over(code, runs(sums.shape[1], size.rows), "row"):
+            self._tile(code, inputs, first, sums, p, q, block, row, height)
+
+    def _tile(
+        self,
+        code: LoopBuilder,
+        inputs: Buffer,
+        first: LoopExpr,
+        sums: Buffer,
+        p: LoopExpr,
+        q: LoopExpr,
+        block: LoopExpr,
+        row: LoopExpr,
+        height: int,
+    ) -> None:
         place, (_, count, blocks, _) = p * self.extent + q, sums.shape
-
-        def rows(row: LoopExpr, height: int) -> Stmt:
-            kernel = TileKernel(
-                height,
-                blocks,
-                self.lanes,
-                self.accumulator,
-                lambda t, _, i, c: Load(inputs, (place, i, first + row + t, c)),
-                lambda b, lane, i, c: Load(self.weight, (block + b, p, q, i, c, lane)),
-                lambda t, b, lane, value: Store(sums, (place, row + t, b, lane), value),
-            )
-            steps = written_out(height * blocks)
-            turns, most = self.inner // steps, spare_loads(height, blocks, steps)
-            fetch = self._ahead(place, block, blocks, count).by(row, height, most, self.in_blocks * turns)
-
-            def channels(step: Step, i: LoopExpr) -> Stmt:
-                return in_steps(
-                    self.inner, height * blocks, lambda c: step(i, c), behind=lambda q: fetch(i * turns + q)
-                )
-
-            return kernel.nest(lambda step: loop(self.in_blocks, lambda i: channels(step, i), name="ci"))
-
-        return seq(*(run.over(rows, name="row") for run in runs(count, size.rows)))
+        kernel = TileKernel(
+            height,
+            blocks,
+            self.lanes,
+            self.accumulator,
+            lambda t, _, i, c: Load(inputs, (place, i, first + row + t, c)),
+            lambda b, lane, i, c: Load(self.weight, (block + b, p, q, i, c, lane)),
+            lambda t, b, lane, value: Store(sums, (place, row + t, b, lane), value),
+        )
+        written = written_out(height * blocks)
+        turns, most = self.inner // written, spare_loads(height, blocks, written)
+        fetch = self._ahead(place, block, blocks, count).by(row, height, most, self.in_blocks * turns)
+        with kernel.sums(code) as step, code.loop(self.in_blocks, "ci") as i:
+            behind = fetch and (lambda code, turn: fetch(code, i * turns + turn))
+            for c in steps(code, self.inner, height * blocks, behind=behind):
+                step(i, c)
 
     def _ahead(self, place: LoopExpr, block: LoopExpr, blocks: int, count: int) -> Ahead:
         """The weights of some blocks for the next place, or of the next blocks for the first one."""
@@ -338,51 +335,44 @@ class Winograd(Template):
 
         return Ahead(lines * blocks if self.weight.nbytes > self.machine.l1_bytes else 0, count, line)
 
-    def _results(self, sums: Buffer | None, t: LoopExpr, tile: LoopExpr, block: LoopExpr, run: Run) -> Stmt:
-        """One tile's results of a group of channels; without ``sums`` from its inputs."""
-        size, per = self.size, self.lanes // self.block
-        valid = (run.size - 1) * per + (run.width or self.lanes) // self.block
+    # --- results ------------------------------------------------------------------------------------------------------
+
+    def _blocks(self, run: Run) -> int:
+        """Blocks of the result that a group of channels is."""
+        return (run.size - 1) * (self.lanes // self.block) + (run.width or self.lanes) // self.block
+
+    def _transformed_results(
+        self, code: LoopBuilder, sums: Buffer, t: LoopExpr, tile: LoopExpr, block: LoopExpr, run: Run
+    ) -> None:
+        """One tile's results of a group of channels."""
+        A, per, every = self.transforms.A, self.lanes // self.block, range(self.extent)
+        half = Buffer("half", (self.size, self.extent, self.block), self.accumulator, "local")
+        with code.loop(self._blocks(run), "b") as b, code.memory(half):
+            with code.unrolled(every, "q") as q, code.lanes(self.block) as lane:
+                values = [sums[q + p * self.extent, t, b // per, b % per * self.block + lane] for p in every]
+                for i, value in enumerate(transformed_output(A, values)):
+                    code.store(half, (i, q, lane), value)
+            with code.unrolled(range(self.size), "i") as row:
+                for j, lane, place in self._places(code, tile, block * per + b, row):
+                    code.emit(store_at(place, transformed_output(A, [half[row, q, lane] for q in every])[j]))
+
+    def _exact_results(self, code: LoopBuilder, tile: LoopExpr, block: LoopExpr, run: Run) -> None:
+        """The same from the tile's inputs."""
+        per = self.lanes // self.block
+        exact = Buffer("exact", (self.size, self.size, self.block), self.accumulator, "local")
+        with code.loop(self._blocks(run), "b") as b, code.memory(exact):
+            self.guard.results_of(code, exact, tile, block + b // per, b % per * self.block)
+            with code.loop(self.size, "i") as i:
+                for j, lane, place in self._places(code, tile, block * per + b, i):
+                    code.emit(store_at(place, exact[i, j, lane]))
+
+    def _places(
+        self, code: LoopBuilder, tile: LoopExpr, block: LoopExpr, i: LoopExpr
+    ) -> Iterator[tuple[int, LoopExpr, Load]]:
+        """Column, lane and place of every result of row ``i`` of a tile that there is."""
         n, y, x = self.position(tile)
         height, width = self.out.shape[2:4]
-
-        def stored(b: LoopExpr, result: Callable[[LoopExpr, int, LoopExpr], LoopExpr]) -> Callable[[LoopExpr], Stmt]:
-            def row(i: LoopExpr) -> Stmt:
-                def one(j: int) -> Stmt:
-                    def lanes(lane: LoopExpr) -> Stmt:
-                        at = Load(self.out, (n, block * per + b, y + i, x + j, lane))
-                        return store_at(at, result(i, j, lane))
-
-                    stored = in_lanes(self.block, lanes)
-                    return If(x + j < width, stored) if width % size and j else stored
-
-                stored = seq(*map(one, range(size)))
-                return If(y + i < height, stored) if height % size else stored
-
-            return row
-
-        def transformed(sums: Buffer, b: LoopExpr) -> Stmt:
-            half = Buffer("half", (size, self.extent, self.block), self.accumulator, "local")
-
-            def column(q: LoopExpr) -> Stmt:
-                def lanes(lane: LoopExpr) -> Stmt:
-                    block, at = b // per, b % per * self.block + lane
-                    values = [sums[q + p * self.extent, t, block, at] for p in every]
-                    found = transformed_output(self.transforms.A, values)
-                    return seq(*(Store(half, (Const(i), q, lane), value) for i, value in enumerate(found)))
-
-                return in_lanes(self.block, lanes)
-
-            def result(i: LoopExpr, j: int, lane: LoopExpr) -> LoopExpr:
-                return transformed_output(self.transforms.A, [half[i, q, lane] for q in every])[j]
-
-            every = range(self.extent)
-            rows = unrolled(range(size), stored(b, result), "i")
-            return Alloc(half, seq(unrolled(every, column, "q"), rows))
-
-        def exactly(b: LoopExpr) -> Stmt:
-            exact = Buffer("exact", (size, size, self.block), self.accumulator, "local")
-            sums = self.guard.results_of(exact, tile, block + b // per, b % per * self.block)
-            rows = loop(size, stored(b, lambda i, j, lane: exact[i, j, lane]), name="i")
-            return Alloc(exact, seq(sums, rows))
-
-        return loop(valid, exactly if sums is None else partial(transformed, sums), name="b")
+        with code.when(y + i < height if height % self.size else None):
+            for j in range(self.size):
+                with code.when(x + j < width if width % self.size and j else None), code.lanes(self.block) as lane:
+                    yield j, lane, Load(self.out, (n, block, y + i, x + j, lane))

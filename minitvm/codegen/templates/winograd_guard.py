@@ -12,32 +12,27 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
 
-from minitvm.codegen.loops import halved, in_lanes, inside, or_zero
+from minitvm.codegen.loops import halved, inside, or_zero
 from minitvm.ir.loop import (
-    Alloc,
     Buffer,
     Const,
-    If,
     Intrin,
     Load,
     LoopExpr,
-    Stmt,
-    Store,
     all_of,
     binary,
     const,
     intrin,
-    loop,
     maximum,
     minimum,
-    nest,
     select,
-    seq,
 )
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.ops.nn_winograd import TAPS, Transforms
 
 USUAL = 8.0
@@ -84,36 +79,30 @@ class Guard:
         """The marks of so many tiles: which of them are out of scale."""
         return Buffer("apart", (count,), "bool", "shared")
 
-    def mark(self, marks: Buffer, energy: Buffer, first: LoopExpr, tile: LoopExpr) -> Stmt:
+    def mark(self, code: LoopBuilder, marks: Buffer, energy: Buffer, first: LoopExpr, tile: LoopExpr) -> None:
         """All of them; those from ``tile`` on, whose squares begin at ``first``."""
         (count,) = marks.shape
         sums, worst = (Buffer(name, (self.inner,), self.dtype, "local") for name in ("squares", "worst"))
-
-        def lanes(buffer: Buffer, value: LoopExpr, lane: LoopExpr) -> Stmt:
-            return Store(buffer, (lane,), value)
-
-        zero = const(0, self.dtype)
-
-        def of_tile(t: LoopExpr) -> Stmt:
-            def more(i: LoopExpr) -> Stmt:
-                return in_lanes(self.inner, lambda v: lanes(sums, sums[v] + energy[i, first + t, v], v))
-
-            return seq(
-                in_lanes(self.inner, lambda v: lanes(sums, zero, v)),
-                loop(self.blocks, more, name="ci"),
-                in_lanes(self.inner, lambda v: lanes(worst, maximum(worst[v], sums[v]), v)),
-            )
-
         usual = USUAL**2 * self.transforms.extent**2 * self.blocks
-        clear = loop(count, lambda t: Store(marks, (t,), Const(False, "bool")), name="t")
-        look = loop(count, lambda t: self._look(marks, t, tile + t, worst[0]), name="t")
-        steps = seq(
-            in_lanes(self.inner, lambda v: lanes(worst, zero, v)),
-            loop(count, of_tile, name="t"),
-            halved(worst, (), self.inner, "max"),
-            If(intrin("unlikely", intrin("not", worst[0] <= const(usual, self.dtype))), look, clear),
-        )
-        return Alloc(sums, Alloc(worst, steps))
+        with code.memory(sums, worst):
+            self._clear(code, worst)
+            with code.loop(count, "t") as t:
+                self._clear(code, sums)
+                with code.loop(self.blocks, "ci") as i, code.lanes(self.inner) as v:
+                    code.store(sums, (v,), sums[v] + energy[i, first + t, v])
+                with code.lanes(self.inner) as v:
+                    code.store(worst, (v,), maximum(worst[v], sums[v]))
+            code.emit(halved(worst, (), self.inner, "max"))
+            out_of_scale = intrin("unlikely", intrin("not", worst[0] <= const(usual, self.dtype)))
+            with code.when(out_of_scale), code.loop(count, "t") as t:
+                self._look(code, marks, t, tile + t, worst[0])
+            with code.otherwise(), code.loop(count, "t") as t:
+                code.store(marks, (t,), Const(False, "bool"))
+
+    def _clear(self, code: LoopBuilder, buffer: Buffer, *at: LoopExpr | int) -> None:
+        """Zeros in all lanes."""
+        with code.lanes(buffer.shape[-1]) as v:
+            code.store(buffer, (*at, v), const(0, self.dtype))
 
     def _pixel(self, tile: LoopExpr, block: LoopExpr, c: LoopExpr, r: LoopExpr, s: LoopExpr) -> LoopExpr:
         """An input of a tile, 0 outside of the image."""
@@ -122,79 +111,58 @@ class Guard:
         found = Load(self.data, (n, block, y, x, c)).astype(self.dtype)
         return or_zero(inside((y, x), self.data.shape[2:4]), found)
 
-    def _look(self, marks: Buffer, t: LoopExpr, tile: LoopExpr, squares: LoopExpr) -> Stmt:
+    def _look(self, code: LoopBuilder, marks: Buffer, t: LoopExpr, tile: LoopExpr, squares: LoopExpr) -> None:
         """Marks a tile; no square of an input is above ``squares``."""
         high, low = (Buffer(name, (), self.dtype, "local") for name in ("high", "low"))
         in_scale = (high[()] <= low[()] * APART) & (high[()] <= const(LARGEST, self.dtype))
-        steps = seq(self._scale(high, low, tile, self.blocks, "max"), Store(marks, (t,), Intrin("not", (in_scale,))))
-        if self.blocks > 1:  # NaN is in ``squares``
-            least = low[()] * APART
-            clear = Store(marks, (t,), Const(False, "bool"))
-            steps = seq(self._scale(high, low, tile, 1, "larger"), If(squares <= least * least, clear, steps))
-        return Alloc(high, Alloc(low, steps))
+        with code.memory(high, low):
+            look = None
+            if self.blocks > 1:  # NaN is in ``squares``
+                least = low[()] * APART
+                self._scale(code, high, low, tile, 1, "larger")
+                with code.when(squares <= least * least):
+                    code.store(marks, (t,), Const(False, "bool"))
+                look = code.otherwise()
+            with look or nullcontext():
+                self._scale(code, high, low, tile, self.blocks, "max")
+                code.store(marks, (t,), Intrin("not", (in_scale,)))
 
-    def _scale(self, high: Buffer, low: Buffer, tile: LoopExpr, blocks: int, op: str) -> Stmt:
+    def _scale(self, code: LoopBuilder, high: Buffer, low: Buffer, tile: LoopExpr, blocks: int, op: str) -> None:
         """The largest input of a tile, in its first blocks of channels, and the least that the largest of a window may
         be: every window holds one of the squares of 2 x 2 inputs that a tile consists of."""
         peaks = Buffer("peaks", (self.inner,), self.dtype, "local")
-        corner = self.position(tile)[1:]
-        squares = self.transforms.extent // 2
-
-        def square(p: LoopExpr, q: LoopExpr) -> Stmt:
-            def higher(i: LoopExpr, r: LoopExpr, s: LoopExpr) -> Stmt:
-                def lane(v: LoopExpr) -> Stmt:
+        corner, squares = self.position(tile)[1:], self.transforms.extent // 2
+        with code.memory(peaks):
+            code.store(high, (), const(0, self.dtype))
+            code.store(low, (), const(np.inf, self.dtype))
+            with code.nest((squares, squares), "pq") as (p, q):
+                self._clear(code, peaks)
+                with code.nest((blocks, 2, 2), "irs") as (i, r, s), code.lanes(self.inner) as v:
                     found = intrin("abs", self._pixel(tile, i, v, p * 2 + r, q * 2 + s))
-                    return Store(peaks, (v,), binary(op, peaks[v], found))
-
-                return in_lanes(self.inner, lane)
-
-            firsts = (a + maximum(k * 2 - 1, 0) for a, k in zip(corner, (p, q), strict=True))
-            needed = all_of([a < n for a, n in zip(firsts, self.results, strict=True)])
-            return seq(
-                in_lanes(self.inner, lambda v: Store(peaks, (v,), const(0, self.dtype))),
-                nest((blocks, 2, 2), higher, names="irs"),
-                halved(peaks, (), self.inner, op),
-                Store(high, (), binary(op, high[()], peaks[0])),
-                If(needed, Store(low, (), minimum(low[()], peaks[0]))),
-            )
-
-        steps = seq(
-            Store(high, (), const(0, self.dtype)),
-            Store(low, (), const(np.inf, self.dtype)),
-            nest((squares, squares), square, names="pq"),
-        )
-        return Alloc(peaks, steps)
+                    code.store(peaks, (v,), binary(op, peaks[v], found))
+                code.emit(halved(peaks, (), self.inner, op))
+                code.store(high, (), binary(op, high[()], peaks[0]))
+                firsts = (a + maximum(k * 2 - 1, 0) for a, k in zip(corner, (p, q), strict=True))
+                with code.when(all_of([a < n for a, n in zip(firsts, self.results, strict=True)])):
+                    code.store(low, (), minimum(low[()], peaks[0]))
 
     # --- results without transforms -------------------------------------------------------------------------------
 
-    def results_of(self, exact: Buffer, tile: LoopExpr, block: LoopExpr, first: LoopExpr) -> Stmt:
+    def results_of(self, code: LoopBuilder, exact: Buffer, tile: LoopExpr, block: LoopExpr, first: LoopExpr) -> None:
         """A tile's results into ``exact`` (row, column, channel): of the channels from ``first`` on of a block of the
         weights."""
         size, _, width = exact.shape
         taps = Buffer("taps", (TAPS, TAPS, width), self.dtype, "local")
-
-        def channel(i: LoopExpr, c: LoopExpr) -> Stmt:
-            def add(r: LoopExpr, s: LoopExpr, y: LoopExpr, x: LoopExpr) -> Stmt:
-                def lane(v: LoopExpr) -> Stmt:
+        with code.memory(taps):
+            with code.nest((size, size)) as at:
+                self._clear(code, exact, *at)
+            with code.nest((self.blocks, self.inner), "ic") as (i, c):
+                for tap in itertools.product(range(TAPS), repeat=2):
+                    with code.lanes(width) as v:
+                        code.store(taps, (*tap, v), self._tap(tap, block, i, c, first + v))
+                with code.nest((size, size, TAPS, TAPS), "rsyx") as (r, s, y, x), code.lanes(width) as v:
                     done = intrin("fma", self._pixel(tile, i, c, r + y, s + x), taps[y, x, v], exact[r, s, v])
-                    return Store(exact, (r, s, v), done)
-
-                return in_lanes(width, lane)
-
-            def fill(at: tuple[int, ...]) -> Stmt:
-                def lane(v: LoopExpr) -> Stmt:
-                    return Store(taps, (*map(Const, at), v), self._tap(at, block, i, c, first + v))
-
-                return in_lanes(width, lane)
-
-            filled = map(fill, itertools.product(range(TAPS), repeat=2))
-            return seq(*filled, nest((size, size, TAPS, TAPS), add, names="rsyx"))
-
-        def zero(r: LoopExpr, s: LoopExpr) -> Stmt:
-            return in_lanes(width, lambda v: Store(exact, (r, s, v), const(0, self.dtype)))
-
-        sums = nest((self.blocks, self.inner), channel, names="ic")
-        return Alloc(taps, seq(nest((size, size), zero), sums))
+                    code.store(exact, (r, s, v), done)
 
     def _tap(self, at: tuple[int, ...], block: LoopExpr, i: LoopExpr, c: LoopExpr, lane: LoopExpr) -> LoopExpr:
         """A weight before it was transformed, to two roundings of its terms; 0 where that is all there is."""

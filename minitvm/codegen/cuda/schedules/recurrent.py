@@ -33,6 +33,7 @@ from minitvm.ir.loop import (
     minimum,
     seq,
 )
+from minitvm.ir.loop.builder import LoopBuilder
 
 _MOST_WARPS = 32
 
@@ -55,10 +56,10 @@ class GpuRecurrent(Recurrent):
         return [Choice("a block for a sequence", Tile(1, self.warps), 0.0)]
 
     def loops(self, choice: Choice) -> Stmt:
-        def sequence(b: LoopExpr) -> Stmt:
-            return _BlockWalk(self, choice, {}, b, 1).loops()
-
-        return loop(self.xw.shape[1], sequence, LoopKind.BLOCK_X, "b")
+        code = LoopBuilder()
+        with code.loop(self.xw.shape[1], "b", LoopKind.BLOCK_X) as b:
+            _BlockWalk(code, self, choice, {}, b, 1).loops()
+        return code.stmt
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class _BlockWalk(Walk):
 
     layer: GpuRecurrent
 
-    def times(self, gates: Gates, state: Buffer, t: LoopExpr) -> Stmt:
+    def times(self, gates: Gates, state: Buffer, t: LoopExpr) -> None:
         layer, first, count = self.layer, gates[0] * self.layer.hidden, gates[1] * self.layer.hidden
         warps = layer.warps
 
@@ -83,9 +84,9 @@ class _BlockWalk(Walk):
         def thread(y: LoopExpr, lane: LoopExpr) -> Stmt:
             return loop(-(-count // warps), lambda i: product(i, y, lane), name="i")
 
-        return seq(in_block(warps, WARP, thread), Barrier())
+        self.code.emit(in_block(warps, WARP, thread), Barrier())
 
-    def units(self, element: Callable[[LoopExpr, LoopExpr, LoopExpr], Stores]) -> Stmt:
+    def units(self, element: Callable[[LoopExpr, LoopExpr, LoopExpr], Stores]) -> None:
         layer, together = self.layer, self.layer.warps * WARP
 
         def unit(j: LoopExpr) -> Stmt:
@@ -95,7 +96,7 @@ class _BlockWalk(Walk):
         def thread(y: LoopExpr, lane: LoopExpr) -> Stmt:
             return loop(-(-layer.hidden // together), lambda i: unit((i * layer.warps + y) * WARP + lane), name="i")
 
-        return seq(in_block(layer.warps, WARP, thread), Barrier())
+        self.code.emit(in_block(layer.warps, WARP, thread), Barrier())
 
 
 class GpuLstm(GpuRecurrent, Lstm):
