@@ -33,7 +33,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 _BLOCK = re.compile(
     r"^(?:<!-- not run: (?P<reason>[^>]*) -->\n|<!-- needs: (?P<needs>[^>]*) -->\n)?```python\n(?P<code>.*?)^```$"
-    r"(?:\n\n^```text output\n(?P<output>.*?)^```$)?",
+    r"(?:\n\n^<!-- output -->\n```text\n(?P<output>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
 _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -52,7 +52,7 @@ class Block:
     needs: str | None = None
     """A module without which it is not run."""
     output: str | None = None
-    """What it prints, where the page shows it as ``text output``."""
+    """What it prints, where the page shows it below ``<!-- output -->``."""
 
 
 def blocks(text: str) -> Iterator[Block]:
@@ -131,7 +131,7 @@ def test_blocks_are_found_with_their_lines_and_marks() -> None:
     text = (
         "a\n```python\nx = 1\n```\n"
         "<!-- not run: slow -->\n```python\ny\n```\n"
-        "<!-- needs: nothing -->\n```python\nz\n```\n\n```text output\n3\n```\n"
+        "<!-- needs: nothing -->\n```python\nz\n```\n\n<!-- output -->\n```text\n3\n```\n"
     )
     assert list(blocks(text)) == [
         Block("x = 1\n", 3),

@@ -4,7 +4,7 @@
     python docs/course/make.py notebooks    writes notebooks/*.ipynb: the pages' text, code and outputs
     python docs/course/make.py execute      runs all notebooks in a Jupyter kernel and compares what they print
 
-A page is the one source.  A block of Python is followed by ```` ```text output ```` where it prints; what differs from
+A page is the one source.  Below a block of Python stands ``<!-- output -->`` with what it prints; what differs from
 machine to machine stands below ``<!-- not run: reason -->`` or is not printed.
 """
 
@@ -22,7 +22,7 @@ PAGES = sorted(HERE.glob("[1-8]-*.md"))
 NOTEBOOKS = HERE / "notebooks"
 
 _CODE = re.compile(
-    r"^```python\n(?P<code>.*?)^```\n(?:\n```text output\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL
+    r"^```python\n(?P<code>.*?)^```\n(?:\n<!-- output -->\n```text\n(?P<output>.*?)^```\n)?", re.MULTILINE | re.DOTALL
 )
 
 
@@ -45,7 +45,7 @@ def with_outputs(page: pathlib.Path) -> str:
         with contextlib.redirect_stdout(printed):
             exec(compile(found["code"], str(page), "exec"), namespace)
         said = printed.getvalue().rstrip()
-        return f"```python\n{found['code']}```\n" + (f"\n```text output\n{said}\n```\n" if said else "")
+        return f"```python\n{found['code']}```\n" + (f"\n<!-- output -->\n```text\n{said}\n```\n" if said else "")
 
     return _CODE.sub(ran, page.read_text(encoding="utf-8"))
 
