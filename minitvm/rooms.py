@@ -26,6 +26,7 @@ BEHIND |= {
     "frontend.onnx.elsewhere.known_to_onnx": "frontend.onnx.more.foreign.known_to_onnx",
     "frontend.onnx.elsewhere.trained_norm": "frontend.onnx.more.training.batch_normalization",
     "frontend.onnx.tensor.text": "frontend.onnx.more.sequence.text",
+    "ir.register_op_attr": "passes.partition.register_op_attr",
     "ir.ops.more.foreign.evaluator_of_onnx": "frontend.onnx.more.foreign.evaluator",
     "ir.ops.more.foreign.imported_late": "frontend.onnx.more.late.evaluator",
     "ir.expr.overwrite": "tvm.relay.forms.overwrite",

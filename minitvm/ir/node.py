@@ -331,8 +331,9 @@ class Function(Expr):
 
     @property
     def is_primitive(self) -> bool:
-        """True for a fused group: it becomes one kernel, and passes on graphs do not look inside."""
-        return bool(self.attrs.get("primitive"))
+        """True for what passes on graphs do not look into: a fused group, which becomes one kernel, and what another
+        compiler computes."""
+        return bool(self.attrs.get("primitive") or self.attrs.get("Compiler"))
 
 
 def checked_types(nodes: Sequence[Expr]) -> tuple[Type, ...] | None:

@@ -369,8 +369,28 @@ class annotation:
     """Operators annotation.*"""
 
     @staticmethod
+    def compiler_begin(data: _Operand, compiler: str) -> Call:
+        """Where a value goes into what another compiler computes; PartitionGraph removes it."""
+    @staticmethod
+    def compiler_end(data: _Operand, compiler: str) -> Call:
+        """Where a value comes out of what another compiler computes; PartitionGraph removes it."""
+    @staticmethod
     def stop_fusion(x: _Operand) -> Call:
         """``x`` itself, but FuseOps does not fuse across it.  x: any shape and dtype -> the same.  FuseOps removes it."""
+
+class contrib:
+    """Operators contrib.*"""
+
+    @staticmethod
+    def external(
+        *more: _Operand,
+        compiler: str,
+        symbol: str,
+        source: str,
+        constants: str | Sequence[str] | _Array,
+        types: str | Sequence[str] | _Array,
+    ) -> Call:
+        """A function that the code generator ``compiler`` computes, in Python."""
 
 class control:
     """Operators control.*"""

@@ -5,7 +5,7 @@ from __future__ import annotations
 _KERNELS = "kernels are compute rules, templates and schedules: docs/add-an-operator.md, docs/write-a-template.md"
 _TUNING = "`minitvm tune MODEL` measures templates; PassContext(config={'minitvm.records': [path]}) uses what it found"
 _NO_LET = "graphs share nodes and have no Let: relay.Let(var, value, body) puts the value in at once"
-_NO_BYOC = "a target's -libs hands layers to libraries; docs/write-a-backend.md adds a back end"
+_NO_COLLAGE = "relay.transform.AnnotateTarget asks compilers in the order that you give"
 _DYNAMIC = "minitvm.InferenceSession(model) compiles for the shapes that it meets"
 _OTHER_GPU = "GPUs are NVIDIA's: minitvm.cuda(0)"
 _PACKED = "functions are Python's: docs/add-an-operator.md adds an operator"
@@ -18,7 +18,8 @@ INSTEAD: dict[str, str] = {
     **dict.fromkeys(("autotvm", "auto_scheduler", "meta_schedule", "contrib.popen_pool"), _TUNING),
     **dict.fromkeys(("rocm", "opencl", "metal", "vulkan", "hexagon", "ext_dev", "webgpu"), _OTHER_GPU),
     **dict.fromkeys(("target.rocm", "target.arm_cpu", "target.mali", "target.intel_graphics"), _OTHER_GPU),
-    **dict.fromkeys(("register_func", "get_global_func", "register_object", "_ffi", "runtime.packed_func"), _PACKED),
+    "register_func": "register_func('relay.ext.mylib', f) registers a code generator; other functions are Python's",
+    **dict.fromkeys(("get_global_func", "register_object", "_ffi", "runtime.packed_func"), _PACKED),
     **dict.fromkeys(("register_extension", "register_op_attr", "register_intrin_lowering"), _PACKED),
     **dict.fromkeys(("contrib.cc", "contrib.nvcc", "contrib.ndk", "contrib.xcode"), "no compiler is called"),
     **dict.fromkeys(("contrib.cudnn", "contrib.cublas", "contrib.cblas"), "Target('cuda -libs=cudnn,cublas')"),
@@ -37,13 +38,13 @@ INSTEAD: dict[str, str] = {
     "relay.vm": _DYNAMIC,
     "relay.backend.vm": _DYNAMIC,
     "relay.quantize": "quantize in ONNX (QDQ): the importer makes integer kernels of it",
-    "relay.collage": _NO_BYOC,
+    "relay.collage": _NO_COLLAGE,
     "relay.aot": _DYNAMIC,
     "relay.data_dep_optimization": "weights of few bytes stay so by themselves: docs/decisions/packed-weights.md",
     "relay.prelude": "there are tensors and tuples, no data types of one's own",
     **dict.fromkeys(("relay.Match", "relay.Clause", "relay.Constructor", "relay.TypeData"), "tensors and tuples only"),
     **dict.fromkeys(("relay.RefCreate", "relay.RefRead", "relay.RefWrite"), "graphs are pure: nothing is overwritten"),
-    **dict.fromkeys(("relay.op.contrib", "relay.op.strategy", "relay.op.register_strategy"), _KERNELS),
+    **dict.fromkeys(("relay.op.strategy", "relay.op.register_strategy"), _KERNELS),
     **dict.fromkeys(("relay.op.register_compute", "relay.op.register_schedule", "relay.op.op"), _KERNELS),
     **{
         f"relay.testing.{name}": "the networks are those of minitvm.testing: resnet, vgg, mobilenet, dcgan, lstm, ..."
@@ -54,10 +55,7 @@ INSTEAD: dict[str, str] = {
         for name in ("ToANormalForm", "ToGraphNormalForm", "ToBasicBlockNormalForm", "ToCPS", "LambdaLift")
     },
     "relay.transform.Inline": "a build puts what called functions compute in place of their calls",
-    **{
-        f"relay.transform.{name}": _NO_BYOC
-        for name in ("AnnotateTarget", "MergeComposite", "MergeCompilerRegions", "PartitionGraph", "CollagePartition")
-    },
+    "relay.transform.CollagePartition": _NO_COLLAGE,
     **{
         f"relay.transform.{name}": "relay.transform.gradient gives gradients, without closures and references"
         for name in ("LazyGradientInit", "PartialEvaluate")

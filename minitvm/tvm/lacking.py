@@ -15,14 +15,20 @@ from minitvm.doors import is_there
 from minitvm.tvm.error import NotOfferedError
 from minitvm.tvm.instead import why
 
-_GRADIENT = "passes.gradient"
+_GRADIENT, _PARTITION = "passes.gradient", "passes.partition"
 
 HELD = {
+    "register_func": _PARTITION,
+    "relay.op.contrib": "passes:partition",
     "relay.op.register_gradient": _GRADIENT,
+    **{
+        f"relay.transform.{name}": _PARTITION
+        for name in ("AnnotateTarget", "MergeComposite", "MergeCompilerRegions", "PartitionGraph")
+    },
     "relay.transform.FirstOrderGradient": _GRADIENT,
     "relay.transform.gradient": _GRADIENT,
 }
-"""By TVM's path, the module of what a room has that may have been taken out."""
+"""By TVM's path, the module of what a room has that may have been taken out; behind a colon what it is called there."""
 
 
 class Lacking:
@@ -49,8 +55,9 @@ def attribute(home: str, name: str, of: str | None = None) -> Any:
     """What a room has of that name, or stands for ``name`` in a module of ``minitvm`` (``home``, TVM's path);
     ``AttributeError`` where TVM's is not known either."""
     path = f"{home}.{name}".lstrip(".")
-    if is_there(HELD.get(path, "")):
-        return getattr(importlib.import_module(f"minitvm.{HELD[path]}"), name)
+    held, _, there = HELD.get(path, "").partition(":")
+    if is_there(f"{held}.{there}".strip(".")):
+        return getattr(importlib.import_module(f"minitvm.{held}"), there or name)
     if name.startswith("_") or why(path) is None:
         raise AttributeError(f"{of or f'minitvm.{home}'.rstrip('.')} has no attribute {name!r}")
     return Lacking(path)

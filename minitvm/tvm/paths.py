@@ -16,6 +16,8 @@ from typing import Any
 
 from minitvm.tvm.instead import why
 
+_PARTITION = "passes.partition"  # a room, which may have been taken out
+
 HOMES = {
     "context": "minitvm.runtime.devices",
     "contrib.debugger": "minitvm.tvm.contrib",
@@ -31,6 +33,7 @@ HOMES = {
     "nd": "minitvm.runtime.ndarray",
     "relay.function": "minitvm.tvm.relay.expr",
     "relay.ir_pass": "minitvm.tvm.relay.analysis",
+    **{name: f"minitvm.{_PARTITION}" for name in ("relay.op.contrib", "relay.op.contrib.register")},
     "relay.param_dict": "minitvm.runtime.param_dict",
     "relay.parser": "minitvm.tvm.parser",
     "relay.testing": "minitvm.testing",

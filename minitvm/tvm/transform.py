@@ -14,6 +14,10 @@ from minitvm.tvm import lacking
 if TYPE_CHECKING:
     from minitvm.passes.gradient import FirstOrderGradient as FirstOrderGradient
     from minitvm.passes.gradient import gradient as gradient
+    from minitvm.passes.partition import AnnotateTarget as AnnotateTarget
+    from minitvm.passes.partition import MergeCompilerRegions as MergeCompilerRegions
+    from minitvm.passes.partition import MergeComposite as MergeComposite
+    from minitvm.passes.partition import PartitionGraph as PartitionGraph
 
 _FORMS = ("AlterOpLayout", "ConvertLayout", "FakeQuantizationToInteger", "Legalize")
 """Passes that are made of Relay's arguments."""

@@ -10,6 +10,10 @@ from minitvm.passes import PrintIR as _Printer
 Printer = _Printer
 from minitvm.passes.gradient import FirstOrderGradient as FirstOrderGradient
 from minitvm.passes.gradient import gradient as gradient
+from minitvm.passes.partition import AnnotateTarget as AnnotateTarget
+from minitvm.passes.partition import MergeCompilerRegions as MergeCompilerRegions
+from minitvm.passes.partition import MergeComposite as MergeComposite
+from minitvm.passes.partition import PartitionGraph as PartitionGraph
 class PrintIR(Printer, ModulePass):  # type: ignore[no-redef]
     """A pass that prints the module where it stands in a ``Sequential``, as TVM's; and the instrument of that name."""
 

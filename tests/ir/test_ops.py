@@ -24,6 +24,9 @@ if importlib.util.find_spec("op_samples_nn") is not None:
 CONTROL = "its attributes are functions: tests/ir/test_evaluate.py"
 FOREIGN = "another library computes it: tests/frontend/test_onnx_foreign.py"
 OBJECTS = "Python holds its values: tests/frontend/test_onnx_objects.py"
+EXTERNAL = dict.fromkeys(
+    ("annotation.compiler_begin", "annotation.compiler_end", "contrib.external"), "tests/passes/test_partition.py"
+)
 WITHOUT_SAMPLE = {
     "control.if": CONTROL,
     "control.loop": CONTROL,
@@ -32,6 +35,7 @@ WITHOUT_SAMPLE = {
     "foreign": FOREIGN,
     "foreign_random": FOREIGN,
     "annotation.stop_fusion": "FuseOps removes it: tests/passes",
+    **EXTERNAL,
     **{name: OBJECTS for name in OPS if name.startswith(("sequence.", "optional.", "string.", "map."))},
 }
 
@@ -39,6 +43,7 @@ SORTING = "sorting has no element by element rule of linear size"
 SCATTER = "writes at positions known only at run time"
 RECURRENCE = "every step needs the one before: lowered by templates"
 WITHOUT_COMPUTE = {
+    **EXTERNAL,
     "control.fail": "it raises",
     "foreign": FOREIGN,
     "foreign_random": FOREIGN,

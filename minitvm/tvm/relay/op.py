@@ -14,8 +14,10 @@ from minitvm.tvm.relay import operators, registered
 from minitvm.tvm.relay.registered import register_alter_op_layout, register_convert_op_layout, register_legalize
 
 if TYPE_CHECKING:
+    from minitvm.passes import partition as contrib
     from minitvm.passes.gradient import register_gradient as register_gradient
 
+__path__: list[str] = []  # a package, for what Relay has below it
 _FAMILIES = ("tensor", "transform", "reduce", "algorithm")
 """Relay's files of operators that have no namespace of their own."""
 

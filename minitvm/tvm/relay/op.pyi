@@ -11,6 +11,8 @@ from minitvm.tvm.relay import registered as registered
 from minitvm.tvm.relay.registered import register_alter_op_layout as register_alter_op_layout
 from minitvm.tvm.relay.registered import register_convert_op_layout as register_convert_op_layout
 from minitvm.tvm.relay.registered import register_legalize as register_legalize
+from minitvm.passes import partition as _contrib
+contrib = _contrib
 from minitvm.passes.gradient import register_gradient as register_gradient
 @dataclass(frozen=True, eq=False)
 class OpName:
