@@ -370,10 +370,10 @@ class annotation:
 
     @staticmethod
     def compiler_begin(data: _Operand, compiler: str) -> Call:
-        """Where a value goes into what another compiler computes; PartitionGraph removes it."""
+        """Marks where a value goes into what another compiler computes; PartitionGraph removes it."""
     @staticmethod
     def compiler_end(data: _Operand, compiler: str) -> Call:
-        """Where a value comes out of what another compiler computes; PartitionGraph removes it."""
+        """Marks where a value comes out of what another compiler computes; PartitionGraph removes it."""
     @staticmethod
     def stop_fusion(x: _Operand) -> Call:
         """``x`` itself, but FuseOps does not fuse across it.  x: any shape and dtype -> the same.  FuseOps removes it."""

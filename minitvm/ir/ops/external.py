@@ -36,11 +36,11 @@ class Mark(Op, fusion=Fusion.OPAQUE, takes_stored=True):
 
 
 class CompilerBegin(Mark, name="annotation.compiler_begin"):
-    """Where a value goes into what another compiler computes; PartitionGraph removes it."""
+    """Marks where a value goes into what another compiler computes; PartitionGraph removes it."""
 
 
 class CompilerEnd(Mark, name="annotation.compiler_end"):
-    """Where a value comes out of what another compiler computes; PartitionGraph removes it."""
+    """Marks where a value comes out of what another compiler computes; PartitionGraph removes it."""
 
 
 class External(Op, name="contrib.external", fusion=Fusion.OPAQUE, hosted=True, takes_stored=True):

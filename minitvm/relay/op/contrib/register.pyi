@@ -1,2 +1,2 @@
 # Written by `python -m tests.stubs`, for type checkers and editors; Python reads the module itself.
-from minitvm.passes.partition import *
+from minitvm.passes.partition.composite import *
