@@ -312,16 +312,17 @@ def _reason(function: Function) -> str:
         return DRAWS
     if not all(t.is_static for t in types):
         return "a shape that is known only when the model runs"
-    return "no compute rule"
+    asked = any(isinstance(call.op, Op) and call.op.hosted for call in calls(function.body))
+    return ASKED if asked else "no compute rule"
 
 
-DRAWS = "it draws numbers at random"
-"""Why an operator runs in Python of which ``strict`` asks for no kernel."""
+DRAWS, ASKED = "it draws numbers at random", "nobody asks for a kernel of it"
+"""Why an operator runs in Python of which ``strict`` asks for no kernel; of the second, nobody warns."""
 
 
 def announce(calls: tuple[HostCall, ...], strict: bool) -> None:
     """Warn of host calls once, or refuse them."""
-    found = [call for call in calls if not strict or call.reason != DRAWS]
+    found = [call for call in calls if call.reason != ASKED and (not strict or call.reason != DRAWS)]
     if not found:
         return
     lines = list(dict.fromkeys(str(call) for call in found))

@@ -31,7 +31,6 @@ from minitvm.passes.partition import (
 from minitvm.relay.dataflow_pattern import is_op, wildcard
 
 TYPE = "Tensor[(2, 3), float32]"
-pytestmark = pytest.mark.filterwarnings("ignore::minitvm.HostCallWarning")
 
 
 @pytest.fixture(autouse=True)
@@ -212,7 +211,8 @@ def test_a_library_keeps_external_functions(tmp_path: Path) -> None:
     weight = np.random.default_rng(1).normal(size=(40, 3)).astype("float32")
     register_op_attr("nn.dense", "target.a", True)
     module = relay.parse(f'def @main(%x: {TYPE}) {{ abs(exp(nn.dense(%x, meta["w"]))) }}', {"w": weight})
-    library = minitvm.build(partitioned(module, "a"))
+    library = minitvm.build(partitioned(module, "a"), strict=True)
+    assert [call.op for call in library.host_calls] == ["tvmgen_default_a_main_0 (by code generator a)"]
     expected = np.abs(np.exp(array() @ weight.T))
     np.testing.assert_allclose(library.run({"x": array()})[0], expected, rtol=1e-5)
     library.save(tmp_path / "library.mtvm")
