@@ -136,8 +136,8 @@ def simplify_stmt(stmt: Stmt, ranges: Ranges) -> Stmt | None:
             return seq(*parts) if parts else None
         case If(condition, then, orelse):
             return _simplify_if(condition, then, orelse, ranges)
-        case Prefetch(element):
-            return Prefetch(simplify_expr(element, ranges))
+        case Prefetch(element, level):
+            return Prefetch(simplify_expr(element, ranges), level)
         case Mma() | Ldmatrix():
             return stmt.over([simplify_expr(e, ranges) for e in stmt_exprs(stmt)])
         case Alloc(buffer, body):

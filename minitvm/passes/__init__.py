@@ -40,6 +40,7 @@ from minitvm.passes.tile_windows import TileWindows
 
 if TYPE_CHECKING:
     from minitvm.passes.attention import FuseAttention
+    from minitvm.passes.by_parts import MultiplyByParts
     from minitvm.passes.call_libraries import CallLibraries
     from minitvm.passes.combine import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
     from minitvm.passes.convert_layout import ConvertLayout
@@ -73,6 +74,7 @@ __all__ += [
     "FuseAttention",
     "FuseOps",
     "InferType",
+    "MultiplyByParts",
     "bind_module",
     "bind_params",
     "default_pipeline",

@@ -49,32 +49,39 @@ class Asked:
 
 
 Make: TypeAlias = Callable[[Asked], "Iterable[Pass]"]
+Placeable = TypeVar("Placeable", bound="Make | type[Pass]")
 
 
 @dataclass(frozen=True)
 class Placed:
     """Passes beside the first run of another one; behind all where none is named."""
 
-    make: Make
+    make: Make | type[Pass]
     before: str = ""
     after: str = ""
+    feature: str = ""
+    """Of the CPUs that they are for, where not for all."""
 
     def among(self, steps: Sequence[Pass], asked: Asked) -> list[Pass]:
         """The steps with these among them."""
+        if self.feature and (asked.kind != "llvm" or self.feature not in asked.machine.features):
+            return [*steps]
+        made = (self.make(),) if isinstance(self.make, type) else self.make(asked)
         names = [step.info.name for step in steps]
         at = names.index(self.before) if self.before else names.index(self.after) + 1 if self.after else len(steps)
-        return [*steps[:at], *self.make(asked), *steps[at:]]
+        return [*steps[:at], *made, *steps[at:]]
 
 
 PLACED: dict[str, Placed] = {}
 """By the module that has them."""
 
 
-def in_pipeline(*, before: str = "", after: str = "") -> Callable[[Make], Make]:
-    """Gives the passes that a function makes for a target their place in the default pipeline; a decorator."""
+def in_pipeline(*, before: str = "", after: str = "", feature: str = "") -> Callable[[Placeable], Placeable]:
+    """Gives the passes that a function makes for a target, or a pass, their place in the default pipeline; a decorator.
+    With a ``feature`` only for CPUs that have it."""
 
-    def register(make: Make) -> Make:
-        PLACED[make.__module__] = Placed(make, before, after)
+    def register(make: Placeable) -> Placeable:
+        PLACED[make.__module__] = Placed(make, before, after, feature)
         return make
 
     return register

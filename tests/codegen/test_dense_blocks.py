@@ -12,7 +12,22 @@ from minitvm.codegen.simplify import simplify
 from minitvm.codegen.templates.dense_blocks import DenseBlocks
 from minitvm.ir import builder as ir
 from minitvm.ir.expr import Call
-from minitvm.ir.loop import Intrin, Kernel, walk_exprs, walk_stmts
+from minitvm.ir.loop import (
+    Buffer,
+    Intrin,
+    Kernel,
+    Load,
+    Prefetch,
+    Seq,
+    Stmt,
+    Store,
+    const,
+    map_stmt,
+    nest,
+    seq,
+    walk_exprs,
+    walk_stmts,
+)
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.ops.more.qnn_blocks import DenseBlocks as Op
 from minitvm.ir.ops.more.qnn_blocks import QuantizeBlocks, panels, panels_of_words
@@ -26,24 +41,30 @@ MACHINES = {
 }
 
 
-def _call(operands: list[np.ndarray], units: int, block: int, bits: int) -> Call:
+def _call(operands: list[np.ndarray], units: int, block: int, bits: int, parts: int = 1) -> Call:
     variables = [ir.var(f"p{i}", shape=a.shape, dtype=str(a.dtype)) for i, a in enumerate(operands)]
-    call = ir.call_op("qnn.dense_blocks", *variables, units=units, block=block, bits=bits)
+    call = ir.call_op("qnn.dense_blocks", *variables, units=units, block=block, bits=bits, parts=parts)
     assert isinstance(call, Call)
     return call
 
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize(
-    ("sizes", "block", "bits", "zeros"),
-    [((1, 3, 50), 16, 4, False), ((9, 2, 33), 32, 4, True), ((3, 2, 16), 16, 8, True), ((2, 1, 7), 64, 2, False)],
+    ("sizes", "block", "bits", "zeros", "parts"),
+    [
+        ((1, 3, 50), 16, 4, False, 1),
+        ((9, 2, 33), 32, 4, True, 1),
+        ((3, 2, 16), 16, 8, True, 1),
+        ((2, 1, 7), 64, 2, False, 1),
+        ((5, 2, 33), 32, 4, True, 3),
+    ],
 )
 def test_every_tile_on_every_machine(
-    machine: str, sizes: tuple[int, int, int], block: int, bits: int, zeros: bool
+    machine: str, sizes: tuple[int, int, int], block: int, bits: int, zeros: bool, parts: int
 ) -> None:
-    operands = few_bits_operands(np.random.default_rng(3), sizes, block, bits, zeros, "float32")
-    call = _call(operands, sizes[-1], block, bits)
-    expected = Op(sizes[-1], block, bits).reference(*operands)
+    operands = few_bits_operands(np.random.default_rng(3), sizes, block, bits, zeros, "float32", parts)
+    call = _call(operands, sizes[-1], block, bits, parts)
+    expected = Op(sizes[-1], block, bits, parts).reference(*operands)
     template = DenseBlocks(Problem.of(call), MACHINES[machine])
     for choice in template.candidates:
         kernel = template.kernel(choice)
@@ -98,3 +119,36 @@ def test_a_row_of_zeros_is_zeros_and_one_of_no_numbers_is_none() -> None:
     np.testing.assert_array_equal(known[1][:4, 1], [0, known[1][1, 1], np.inf, known[1][3, 1]])
     expected = Op(16, 16, 4).reference(known[0].view("<i4"), *known[1:], *operands[3:])
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_few_rows_fetch_the_weights_that_come_next() -> None:
+    """Into the first level, all lines of the weights and of their scales but those of the first 32 blocks, whether they
+    are of one panel or of some; more rows than two fetch none."""
+    for rows, blocks in ((1, 4), (1, 80), (4, 4)):
+        operands = few_bits_operands(np.random.default_rng(3), (rows, blocks, 16 * 12), 32, 4, False, "float32")
+        kernel = DenseBlocks(Problem.of(_call(operands, 16 * 12, 32, 4)), MACHINES["VNNI"]).kernel()
+        assert isinstance(kernel, Kernel)
+        for number, words in ((3, 4), (4, 1)):
+            found = _fetched(kernel, number)
+            assert (found == 0).sum() == (32 * words if rows == 1 else found.size)
+            assert not found[0, 0] and (found[-1].all() if rows == 1 else not found.any())
+
+
+def _fetched(kernel: Kernel, number: int) -> np.ndarray:
+    """1 for each line of an operand, of 16 elements, that the kernel names in a prefetch, else 0."""
+    operand = kernel.inputs[number]
+    noticed = Buffer("noticed", operand.shape, "int32")
+
+    def noted(stmt: Stmt) -> Stmt:
+        match stmt:
+            case Prefetch(Load(buffer, index), level):
+                assert level == 1
+                return Store(noticed, index, const(1, "int32")) if buffer == operand else Seq(())
+            case Store():
+                return Seq(())
+        return stmt
+
+    none = nest(operand.shape, lambda *i: Store(noticed, i, const(0, "int32")))
+    traced = Kernel("k", (*kernel.inputs, noticed), seq(none, map_stmt(kernel.body, lambda e: e, noted)))
+    (found,) = run_kernel(traced, *(np.zeros(b.shape, b.dtype) for b in kernel.inputs))
+    return found[..., 0]

@@ -26,12 +26,14 @@ _PRODUCTS = [
     ((2, 1, 16), 32, 2, True, "float32"),
     ((5, 2, 7), 16, 8, True, "float32"),
     ((0, 2, 7), 16, 8, False, "float32"),
+    ((2, 2, 0), 16, 4, False, "float32"),
+    ((2, 3, 21), 16, 4, True, "float32", 3),
 ]
 
 
-def _dense(sizes: tuple[int, int, int], block: int, bits: int, zeros: bool, dtype: str) -> Sample:
-    operands = few_bits_operands(np.random.default_rng(bits), sizes, block, bits, zeros, dtype)
-    return row("qnn.dense_blocks", *operands, units=sizes[-1], block=block, bits=bits)
+def _dense(sizes: tuple[int, int, int], block: int, bits: int, zeros: bool, dtype: str, parts: int = 1) -> Sample:
+    operands = few_bits_operands(np.random.default_rng(bits), sizes, block, bits, zeros, dtype, parts)
+    return row("qnn.dense_blocks", *operands, units=sizes[-1], block=block, bits=bits, parts=parts)
 
 
 QUANTIZED = [
@@ -72,5 +74,6 @@ QUANTIZED = [
     row("qnn.block_panels", ints(32, 2, low=0, high=255, dtype="uint8")),
     *(row("qnn.block_panels", ints(21, 8, low=0, high=255, dtype="uint8"), bits=bits) for bits in (2, 4, 8)),
     *(row("qnn.quantize_blocks", x, block=block) for x, block in _ROWS),
+    *(row("qnn.quantize_blocks", x, block=block, parts=3) for x, block in _ROWS[:4]),
     *(_dense(*form) for form in _PRODUCTS),
 ]

@@ -65,7 +65,8 @@ def dense_pack(name: str, draw: Draw, dtype: str) -> Case:
 
 @generator("qnn.quantize_blocks")
 def quantize_blocks(name: str, draw: Draw, dtype: str) -> Case:
-    return case(name, draw.array(draw.shape(1, 4), dtype, -9, 9, "all"), block=draw.choice((16, 32, 1, 3, 7, 64)))
+    form = {"block": draw.choice((16, 32, 1, 3, 7, 64)), "parts": draw.choice((1, 2, 3))}
+    return case(name, draw.array(draw.shape(1, 4), dtype, -9, 9, "all"), **form)
 
 
 @generator("qnn.block_panels")
@@ -80,8 +81,9 @@ def dense_blocks(name: str, draw: Draw, dtype: str) -> Case:
     """Among the scales of rows there may be those of NaN and infinity."""
     block, bits, seed = draw.choice((16, 32, 48, 128)), draw.choice((2, 4, 8)), draw.integer(0, 1000)
     rows, blocks, units = draw.sizes(3, _work(draw) // block)
-    sizes, form = (rows, blocks, units), {"units": units, "block": block, "bits": bits}
-    data, _, *others = few_bits_operands(np.random.default_rng(seed), sizes, block, bits, draw.flag(), dtype)
+    parts = draw.choice((1, 1, 3))
+    sizes, form = (rows, blocks, units), {"units": units, "block": block, "bits": bits, "parts": parts}
+    data, _, *others = few_bits_operands(np.random.default_rng(seed), sizes, block, bits, draw.flag(), dtype, parts)
     made = case(name, data, draw.array((rows, blocks), "float32", 0, 0.1), *others, **form)
     return replace(made, accuracy=Accuracy(ulps=1, terms=blocks + 3, magnitude=lambda: _by_blocks(made)))
 
@@ -96,16 +98,22 @@ def _by_blocks(made: Case) -> np.ndarray:
 
 
 def few_bits_operands(
-    rng: np.random.Generator, sizes: tuple[int, int, int], block: int, bits: int, zeros: bool, dtype: str
+    rng: np.random.Generator,
+    sizes: tuple[int, int, int],
+    block: int,
+    bits: int,
+    zeros: bool,
+    dtype: str,
+    parts: int = 1,
 ) -> list[np.ndarray]:
     """What ``qnn.dense_blocks`` takes for so many rows, blocks and units; with zero points of blocks, or one."""
     rows, blocks, units = sizes
-    numbers = rng.integers(-127, 128, (rows, blocks, block), "int8")
+    numbers = rng.integers(-127, 128, (parts * rows, blocks, block), "int8")
     packed = rng.integers(0, 256, (units, blocks * block * bits // 8), "uint8")
     scales = [rng.uniform(0.01, 0.1, shape).astype("float32") for shape in ((rows, blocks), (units, blocks))]
     points = rng.integers(0, 2**bits, (units, blocks), "uint8") if zeros else np.asarray(2 ** (bits - 1), "uint8")
     return [
-        numbers.reshape(rows, blocks * block).view("<i4"),
+        numbers.reshape(parts * rows, blocks * block).view("<i4"),
         scales[0],
         numbers.sum(axis=2, dtype="int32"),
         panels_of_words(packed, bits),

@@ -289,9 +289,9 @@ class _Emitter:
             case Alloc(buffer, body):
                 self._place(buffer)
                 self.stmt(body)
-            case Prefetch(Load() as element):
+            case Prefetch(Load() as element, level):
                 with self.c.frame:
-                    memory.prefetch(self.c, element.buffer, express.place(self.c, element))
+                    memory.prefetch(self.c, element.buffer, express.place(self.c, element), level)
             case Barrier():
                 self._misplaced_barrier()
 

@@ -242,11 +242,11 @@ def same(c: Context, a: tuple[Buffer, Where], b: tuple[Buffer, Where]) -> Val:
     return Val(c.w.pure(f"icmp eq ptr {first}, {second}"), "bool")
 
 
-def prefetch(c: Context, buffer: Buffer, place: Where) -> None:
-    """The line of an element to the second-level cache."""
+def prefetch(c: Context, buffer: Buffer, place: Where, level: int) -> None:
+    """The line of an element to a level's cache."""
     assert isinstance(place, Affine)
     c.w.declare("@llvm.prefetch.p0", "declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
-    c.w.do(f"call void @llvm.prefetch.p0(ptr {pointer(c, buffer, place)}, i32 0, i32 2, i32 1)")
+    c.w.do(f"call void @llvm.prefetch.p0(ptr {pointer(c, buffer, place)}, i32 0, i32 {4 - level}, i32 1)")
 
 
 def _in_place(c: Context, buffer: Buffer, place: Where) -> Where:

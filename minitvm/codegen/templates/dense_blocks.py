@@ -17,15 +17,17 @@ from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.tile import TYPICAL, Run, block_runs, bound, divisor_at_most, each, over, runs, store_at
 from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Binary, Buffer, Load, LoopExpr, LoopKind, Stmt, const, intrin
+from minitvm.ir.loop import Binary, Buffer, Load, LoopExpr, LoopKind, Prefetch, Stmt, as_index, const, intrin, minimum
 from minitvm.ir.loop.builder import LoopBuilder
-from minitvm.ir.ops.more.qnn_blocks import PANEL
+from minitvm.ir.ops.more.qnn_blocks import BYTES, PANEL
 from minitvm.ir.ops.more.qnn_blocks import DenseBlocks as Op
 
 _MOST_ROWS, _MOST_VECTORS = 8, 4
 _UNPACKING = 1.5  # multiply-adds that a vector of bytes takes the time of
 _AT_ONCE = 4  # words of weights in an expression, so that sums of theirs may stay in 16 bits
 _OF_A_BLOCK = 4  # that the scales of a vector of sums do
+_FEW_ROWS = 2  # whose products take less time than their weights to come
+_AHEAD = 8192  # bytes of weights that come meanwhile: more leave the first-level cache again
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class DenseBlocks(Template):
     @property
     def together(self) -> int:
         """Rows of which a panel's sums, of integers and of floats, are in registers."""
-        return max(1, (self.machine.vector_registers // self.per_panel - 1) // 2)
+        return max(1, (self.machine.vector_registers // self.per_panel - 1) // (1 + self.op.parts))
 
     @property
     def shift(self) -> int:
@@ -98,7 +100,8 @@ class DenseBlocks(Template):
         for panels in range(1, max(1, min(self.panels, _MOST_VECTORS // self.per_panel)) + 1):
             blocks = panels * self.per_panel
             for size in range(1, min(rows, _MOST_ROWS) + 1):
-                held = 2 * size * blocks + blocks < self.machine.vector_registers or size == panels == 1
+                sums = (1 + self.op.parts) * size * blocks
+                held = sums + blocks < self.machine.vector_registers or size == panels == 1
                 if held and (static or size & (size - 1) == 0):
                     yield Tile(size, blocks)
         for size in (4, 8) if self.per_panel > 1 else ():
@@ -109,14 +112,16 @@ class DenseBlocks(Template):
         blocks, steps = self.problem.inputs[1].shape[1], self.op.words * self.op.per_word
 
         def of_tile(r: int, b: int) -> float:
-            step = bound(b * (r + _UNPACKING), r + b / self.op.per_word)
+            each = self.op.parts * r
+            step = bound(b * (each + _UNPACKING), each + b / self.op.per_word)
             return blocks * (steps * step + _OF_A_BLOCK * r * b / 2)
 
         across, down = runs(self.panels * self.per_panel, tile.blocks), runs(rows, tile.rows)
         return sum(g.count * t.count * of_tile(t.size, g.size) for g in across for t in down)
 
     def loops(self, choice: Choice) -> Stmt:
-        groups = block_runs(self.op.units, PANEL, max(1, choice.tile.blocks // self.per_panel))
+        most = max(1, choice.tile.blocks // self.per_panel)
+        groups = block_runs(self.op.units, PANEL, most) if self.op.units else []
         code, rows, items = LoopBuilder(), runs(self.rows, choice.tile.rows), sum(group.count for group in groups)
         if enough(items, CPU.items_per_thread * self.machine.threads) or not isinstance(self.rows, int):
             self._by_groups(code, groups, rows)
@@ -168,8 +173,8 @@ class _Tile:
 
     @cached_property
     def dots(self) -> Buffer:
-        """Of a block."""
-        return Buffer("dots", (self.size, self.vectors, self.layer.lanes), "int32", "local")
+        """Of a block, part by part."""
+        return Buffer("dots", (self.layer.op.parts, self.size, self.vectors, self.layer.lanes), "int32", "local")
 
     def nest(self) -> None:
         code, blocks = self.code, self.layer.problem.inputs[1].shape[1]
@@ -200,24 +205,49 @@ class _Tile:
         (_, scale, total, _, factor, zero), dots, sums = self.layer.problem.inputs, self.dots, self.sums
         code, words = self.code, self.layer.op.words
         at_once = divisor_at_most(words, _AT_ONCE)
-        with self._each() as (t, v, lane):
-            point = (self._at(zero, block, v, lane) if zero.shape else zero[()]).astype("int32")
-            code.store(dots, (t, v, lane), (self.layer.shift - point) * total[self.row + t, block])
-        with code.loop(words // at_once, "word") as q, self._each() as (t, v, lane):
-            code.store(dots, (t, v, lane), self._multiplied(block * words + q * at_once, at_once, t, v, lane))
+        parts = range(self.layer.op.parts)
+        for p in parts:
+            with self._each() as (t, v, lane):
+                point = (self._at(zero, block, v, lane) if zero.shape else zero[()]).astype("int32")
+                code.store(dots, (p, t, v, lane), (self.layer.shift - point) * total[self._row(p, t), block])
+        with code.loop(words // at_once, "word") as q:
+            for p in parts:
+                with self._each() as (t, v, lane):
+                    found = self._multiplied(block * words + q * at_once, at_once, p, t, v, lane)
+                    code.store(dots, (p, t, v, lane), found)
         with self._each() as (t, v, lane):
             of_both = scale[self.row + t, block] * self._at(factor, block, v, lane).astype("float32")
-            found = intrin("fma", dots[t, v, lane].astype("float32"), of_both, sums[t, v, lane])
-            code.store(sums, (t, v, lane), found)
+            *lower, exact = (dots[p, t, v, lane].astype("float32") for p in parts)
+            for part in reversed(lower):
+                exact = intrin("fma", exact, const(256, "float32"), part)
+            code.store(sums, (t, v, lane), intrin("fma", exact, of_both, sums[t, v, lane]))
+        if self.size <= _FEW_ROWS:
+            code.emit(*self._fetched(block))
 
-    def _multiplied(self, first: LoopExpr, count: int, t: LoopExpr, v: LoopExpr, lane: LoopExpr) -> LoopExpr:
+    def _row(self, p: int, t: LoopExpr) -> LoopExpr:
+        """A part of a row among those of all rows."""
+        return as_index(p * self.layer.rows) + (self.row + t)
+
+    def _multiplied(self, first: LoopExpr, count: int, p: int, t: LoopExpr, v: LoopExpr, lane: LoopExpr) -> LoopExpr:
         """A sum of integers and the products of some words, in one expression."""
         (data, _, _, weight, *_), op = self.layer.problem.inputs, self.layer.op
-        name, found = "sdot4" if self.layer.is_signed else "dot4", self.dots[t, v, lane]
+        name, found = "sdot4" if self.layer.is_signed else "dot4", self.dots[p, t, v, lane]
         for place, at in itertools.product([first + u for u in range(count)], range(op.per_word)):
             number = self.layer.number(self._at(weight, place, v, lane), at)
-            found = intrin(name, number, data[self.row + t, place * op.per_word + at], found)
+            found = intrin(name, number, data[self._row(p, t), place * op.per_word + at], found)
         return found
+
+    def _fetched(self, block: LoopExpr) -> Iterator[Stmt]:
+        """What is multiplied some blocks later, or with the panels behind these."""
+        (_, scale, _, weight, factor, _), op = self.layer.problem.inputs, self.layer.op
+        blocks, count = scale.shape[1], -(-self.vectors // self.layer.per_panel)
+        ahead = -(-_AHEAD // (BYTES * PANEL * op.words * count))
+        place = block + (ahead if 2 * ahead < blocks else -(-ahead // blocks) * blocks)
+        for p in range(count):
+            panel = minimum(self.first + p + place // blocks * count, self.layer.panels - 1)
+            for w in range(op.words):
+                yield Prefetch(weight[panel, place % blocks * op.words + w, 0], 1)
+            yield Prefetch(factor[panel, place % blocks, 0], 1)
 
     def _results(self) -> None:
         out, lanes, first = self.layer.problem.output, self.layer.lanes, self.first * PANEL

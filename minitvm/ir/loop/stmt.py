@@ -102,9 +102,10 @@ class CopyWait(Stmt):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prefetch(Stmt):
-    """The cache line of an element, a load, comes to the second level meanwhile; nothing waits for it."""
+    """The cache line of an element, a load, comes to a cache's ``level`` meanwhile; nothing waits for it."""
 
     element: LoopExpr
+    level: int = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -394,8 +395,8 @@ def _over(stmt: Stmt, exprs: Sequence[LoopExpr], parts: Sequence[Stmt]) -> Stmt:
             return For(var, exprs[0], parts[0], kind)
         case Store(buffer):
             return type(stmt)(buffer, tuple(exprs[:-1]), exprs[-1])
-        case Prefetch():
-            return Prefetch(exprs[0])
+        case Prefetch(_, level):
+            return Prefetch(exprs[0], level)
         case Seq():
             return seq(*parts)
         case If():
@@ -440,7 +441,7 @@ def stmt_exprs(stmt: Stmt) -> tuple[LoopExpr, ...]:
             return (extent,)
         case Store(_, index, value):
             return (*index, value)
-        case If(condition, _, _) | Prefetch(condition):
+        case If(condition, _, _) | Prefetch(condition, _):
             return (condition,)
         case Mma(_, at, a, b):
             return (*at, *a, *b)

@@ -172,8 +172,8 @@ class _Printer:
                 yield from self.lines(body, depth + 1)
             case Barrier() | CopyCommit():
                 yield f"{pad}{'barrier' if isinstance(stmt, Barrier) else 'commit copies'}"
-            case Prefetch():
-                yield f"{pad}prefetch {texts[0]}"
+            case Prefetch(_, level):
+                yield f"{pad}prefetch {texts[0]}{' to the first level' if level == 1 else ''}"
             case CopyWait(groups):
                 yield f"{pad}wait for copies but {groups} groups"
             case Mma(sums, at, a, _, kind):

@@ -19,6 +19,7 @@ from minitvm.ir.loop import (
     Stage,
     Stmt,
     Store,
+    as_index,
     const,
     intrin,
     loop,
@@ -32,7 +33,10 @@ from minitvm.ir.ops._shape import buffer_type, shapes_differ
 from minitvm.ir.types import TensorType, TupleType, as_tensor
 
 LARGEST = 127
-"""Of the numbers that a row is rounded to; -128 is none of them."""
+"""Of the bytes of a number that a row is rounded to; -128 is none of them."""
+
+MOST_PARTS = 3
+"""Bytes of a number, all of which float32 holds."""
 
 PANEL = 16
 """Units whose weights lie side by side."""
@@ -52,21 +56,29 @@ class QuantizeBlocks(Op, name="qnn.quantize_blocks", fusion=Fusion.COMM_REDUCE, 
     data: (..., k) float32 or float16 -> numbers: (..., b * block) int8, zeros behind the last one; scales: (..., b)
     float32; sums of the numbers of each block: (..., b) int32.  b is ceil(k / block).
 
+    With ``parts`` a number has so many bytes, from the lowest on: numbers and sums are (parts, ...), and part p counts
+    256**p.
+
     A block of zeros has the scale 0.  One with NaN or infinity has that scale, and zeros for numbers: their product is
     NaN.
     """
 
     block: int = 32
+    parts: int = 1
+
+    @property
+    def _largest(self) -> int:
+        return LARGEST * _ones(self.parts)
 
     def infer(self, data: TensorType) -> TupleType:
         if not data.rank or data.dtype not in _FLOATS:
             raise self.reject(f"the input must be rows of float32 or float16, (..., features), not {data}")
-        if self.block < 1:
-            raise self.reject(f"block={self.block} numbers have no scale")
+        if self.block < 1 or not 1 <= self.parts <= MOST_PARTS:
+            raise self.reject(f"block={self.block} numbers of {self.parts} bytes have no scale")
         blocks = ceil_divide(data.shape[-1], self.block)
-        scales = TensorType((*data.shape[:-1], blocks), "float32")
-        numbers = TensorType((*data.shape[:-1], blocks * self.block), "int8")
-        return TupleType((numbers, scales, scales.with_dtype("int32")))
+        lead, rows = (self.parts,) * (self.parts > 1), data.shape[:-1]
+        numbers = TensorType((*lead, *rows, blocks * self.block), "int8")
+        return TupleType((numbers, TensorType((*rows, blocks), "float32"), TensorType((*lead, *rows, blocks), "int32")))
 
     def reference(self, data: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         *rows, features = data.shape
@@ -74,12 +86,14 @@ class QuantizeBlocks(Op, name="qnn.quantize_blocks", fusion=Fusion.COMM_REDUCE, 
         whole = np.zeros((*rows, blocks * self.block), "float32")
         whole[..., :features] = data
         apart = whole.reshape(*rows, blocks, self.block)
-        scales = np.max(np.abs(apart), axis=-1, initial=0) / np.float32(LARGEST)
+        scales = np.max(np.abs(apart), axis=-1, initial=0) / np.float32(self._largest)
         with np.errstate(all="ignore"):
             steps = np.rint(apart / scales[..., None])
         steps[~((scales > 0) & np.isfinite(scales))] = 0
-        numbers = np.clip(steps, -LARGEST, LARGEST).astype("int8")
-        return numbers.reshape(whole.shape), scales, numbers.sum(axis=-1, dtype="int32")
+        whole_numbers = np.clip(steps, -self._largest, self._largest).astype("int32")
+        found = [(whole_numbers + 128 * _ones(self.parts) >> 8 * p & 255) - 128 for p in range(self.parts)]
+        numbers = np.stack(found).astype("int8") if self.parts > 1 else found[0].astype("int8")
+        return numbers.reshape(*numbers.shape[:-2], whole.shape[-1]), scales, numbers.sum(axis=-1, dtype="int32")
 
     def compute(self, data: Buffer) -> tuple[Stage, ...]:
         *rows, features = data.shape
@@ -94,26 +108,36 @@ class QuantizeBlocks(Op, name="qnn.quantize_blocks", fusion=Fusion.COMM_REDUCE, 
             return (*i[:-1], i[-1] * size + r)
 
         def scale(*i: LoopExpr) -> LoopExpr:
-            return max_over(size, lambda r: intrin("abs", at(*of_block(i, r)))) / float(LARGEST)
+            return max_over(size, lambda r: intrin("abs", at(*of_block(i, r)))) / float(self._largest)
 
         def number(*i: LoopExpr) -> LoopExpr:
             block = (*i[:-1], i[-1] // size)
             return self.number(at(*i), scales[block])
 
+        def part(p: LoopExpr, *i: LoopExpr) -> LoopExpr:
+            shifted = Binary("shr", whole[i] + 128 * _ones(self.parts), p.astype("int32") * 8)
+            return ((shifted & 255) - 128).astype("int8")
+
         def total(*i: LoopExpr) -> LoopExpr:
             return sum_over(size, lambda r: numbers[of_block(i, r)].astype("int32"))
 
         scales = _kept((*rows, blocks), scale)
-        numbers = _kept((*rows, blocks * size), number)
+        whole = _kept((*rows, blocks * size), number)
+        numbers = whole if self.parts == 1 else _kept((self.parts, *whole.shape), part)
         results = (compute(stage.shape, lambda *i, stage=stage: stage[i]) for stage in (numbers, scales))
-        return (*results, compute(scales.shape, total))
+        return (*results, compute((*numbers.shape[:-1], blocks), total))
 
-    @staticmethod
-    def number(element: LoopExpr, scale: LoopExpr) -> LoopExpr:
+    def number(self, element: LoopExpr, scale: LoopExpr) -> LoopExpr:
         """An element in steps of a scale."""
-        steps = minimum(maximum(intrin("round", element / scale), -float(LARGEST)), float(LARGEST))
+        largest = float(self._largest)
+        steps = minimum(maximum(intrin("round", element / scale), -largest), largest)
         is_sound = Binary("and", scale > 0.0, scale < float("inf"))
-        return select(is_sound, steps, 0.0).astype("int8")
+        return select(is_sound, steps, 0.0).astype("int8" if self.parts == 1 else "int32")
+
+
+def _ones(parts: int) -> int:
+    """One in each byte."""
+    return sum(256**p for p in range(parts))
 
 
 def _kept(shape: Sequence[Dim], element: Callable[..., LoopExpr]) -> Stage:
@@ -125,15 +149,16 @@ class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABL
     """Rows by weights of 2, 4 or 8 ``bits``, both with a scale for each ``block`` numbers.  Products of one are added
     up in integers; ``(data . weight - zero_point * data_sum) * data_scale * weight_scale`` of all blocks in float32.
 
-    data: words of ``qnn.quantize_blocks``'s numbers, (m, b * block / 4) int32; data_scale: (m, b) float32; data_sum:
-    (m, b) int32; weight: (ceil(units / 16), b * block * bits / 32, 16) int32; weight_scale: (ceil(units / 16), b, 16)
-    float32 or float16; zero_point: uint8, as weight_scale or (): panels of ``units`` units (``qnn.block_panels``)
-    -> (m, units) of weight_scale's dtype.
+    data: words of ``qnn.quantize_blocks``'s numbers of so many ``parts``, (parts * m, b * block / 4) int32;
+    data_scale: (m, b) float32; data_sum: (parts * m, b) int32; weight: (ceil(units / 16), b * block * bits / 32, 16)
+    int32; weight_scale: (ceil(units / 16), b, 16) float32 or float16; zero_point: uint8, as weight_scale or (): panels
+    of ``units`` units (``qnn.block_panels``) -> (m, units) of weight_scale's dtype.
     """
 
     units: int
     block: int = 32
     bits: int = 4
+    parts: int = 1
 
     @property
     def per_word(self) -> int:
@@ -163,10 +188,11 @@ class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABL
         (rows, blocks), panels = data_scale.shape, -(-self.units // PANEL)
         words = self.block // BYTES
         scales = weight_scale.with_shape((panels, blocks, PANEL))
+        parts = self.parts * rows
         expected = {
-            "data": (data, TensorType((rows, blocks * words), "int32")),
+            "data": (data, TensorType((parts, blocks * words), "int32")),
             "data_scale": (data_scale, data_scale.with_dtype("float32")),
-            "data_sum": (data_sum, data_scale.with_dtype("int32")),
+            "data_sum": (data_sum, TensorType((parts, blocks), "int32")),
             "weight": (weight, TensorType((panels, blocks * self.words, PANEL), "int32")),
             "weight_scale": (weight_scale, scales),
             "zero_point": (zero_point, scales.with_dtype("uint8") if zero_point.rank else TensorType((), "uint8")),
@@ -178,7 +204,7 @@ class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABL
 
     def flops(self, args: Sequence[TensorType], results: Sequence[TensorType]) -> float:
         """Two per multiplication."""
-        return 2.0 * BYTES * results[0].size * args[0].static_shape[1]
+        return 2.0 * BYTES * self.parts * results[0].size * args[0].static_shape[1]
 
     def reference(
         self,
@@ -190,14 +216,16 @@ class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABL
         zero_point: np.ndarray,
     ) -> np.ndarray:
         (rows, blocks), count = data_scale.shape, PANEL * len(weight)
-        x = np.ascontiguousarray(data).view("int8").reshape(rows, blocks, self.block).astype("float64")
+        counts = 256.0 ** np.arange(self.parts)
+        apart = np.ascontiguousarray(data).view("int8").reshape(self.parts, rows, blocks, self.block)
+        x, sums = (np.tensordot(counts, p, 1) for p in (apart, data_sum.reshape(self.parts, rows, blocks)))
         codes = _codes_of(weight, self.bits).reshape(count, blocks, self.block)
         total = np.zeros((rows, count))
         with np.errstate(all="ignore"):
             for b in range(blocks):
                 zero, scale = (p[:, b].ravel() if p.ndim else p for p in (zero_point, weight_scale))
                 dots = x[:, b] @ codes[:, b].T.astype("float64")
-                exact = dots - np.multiply.outer(data_sum[:, b], np.broadcast_to(zero, count).astype("float64"))
+                exact = dots - np.multiply.outer(sums[:, b], np.broadcast_to(zero, count).astype("float64"))
                 total += exact * np.multiply.outer(data_scale[:, b].astype("float64"), scale.astype("float64"))
             return np.asarray(total[:, : self.units].astype("float32").astype(weight_scale.dtype))
 
@@ -212,30 +240,44 @@ class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABL
         result: Buffer,
     ) -> Stmt:
         (rows, units), blocks = result.shape, data_scale.shape[1]
-        total, dot = Buffer("total", (), "float32", "local"), Buffer("dot", (), "int32", "local")
+        total, exact = (Buffer(name, (), "float32", "local") for name in ("total", "exact"))
+        dot = Buffer("dot", (), "int32", "local")
 
         def element(i: LoopExpr, j: LoopExpr) -> Stmt:
             panel, lane = j // PANEL, j % PANEL
 
-            def word(b: LoopExpr, q: LoopExpr, at: LoopExpr) -> Stmt:
-                place = b * self.words + q
-                number = self.part(weight[panel, place, lane], at)
-                return Store(dot, (), intrin("dot4", number, data[i, place * self.per_word + at], dot[()]))
+            def part(b: LoopExpr, above: LoopExpr) -> Stmt:
+                row = (self.parts - 1 - above) * as_index(rows) + i
+                zero = zero_point[(panel, b, lane) if zero_point.shape else ()].astype("int32")
+                more = (dot[()] - zero * data_sum[row, b]).astype("float32")
+                return seq(
+                    self._dot(dot, weight, data, (panel, b, lane), row), Store(exact, (), exact[()] * 256.0 + more)
+                )
 
             def block(b: LoopExpr) -> Stmt:
-                zero = zero_point[(panel, b, lane) if zero_point.shape else ()].astype("int32")
-                exact = (dot[()] - zero * data_sum[i, b]).astype("float32")
                 scale = data_scale[i, b] * weight_scale[panel, b, lane].astype("float32")
-                parts = loop(
-                    self.words, lambda q: loop(self.per_word, lambda at: word(b, q, at), name="part"), name="word"
-                )
-                return seq(Store(dot, (), const(0, "int32")), parts, Store(total, (), total[()] + exact * scale))
+                parts = loop(self.parts, lambda above: part(b, above), name="above")
+                added = Store(total, (), total[()] + exact[()] * scale)
+                return seq(Store(exact, (), const(0, "float32")), parts, added)
 
             summed = loop(blocks, block, name="block")
             done = Store(result, (i, j), total[()].astype(result.dtype))
-            return Alloc(total, Alloc(dot, seq(Store(total, (), const(0, "float32")), summed, done)))
+            inside = seq(Store(total, (), const(0, "float32")), summed, done)
+            return Alloc(total, Alloc(exact, Alloc(dot, inside)))
 
         return loop(rows * units, lambda p: element(p // units, p % units), LoopKind.PARALLEL, name="element")
+
+    def _dot(self, dot: Buffer, weight: Buffer, data: Buffer, at: Sequence[LoopExpr], row: LoopExpr) -> Stmt:
+        """The products of a panel's block for one of its units, added up."""
+        panel, block, lane = at
+
+        def word(q: LoopExpr, part: LoopExpr) -> Stmt:
+            place = block * self.words + q
+            number = self.part(weight[panel, place, lane], part)
+            return Store(dot, (), intrin("dot4", number, data[row, place * self.per_word + part], dot[()]))
+
+        words = loop(self.words, lambda q: loop(self.per_word, lambda part: word(q, part), name="part"), name="word")
+        return seq(Store(dot, (), const(0, "int32")), words)
 
     def part(self, word: LoopExpr, at: LoopExpr | int) -> LoopExpr:
         """Four numbers, a byte each, of a word of weights."""
