@@ -45,7 +45,7 @@ class InferType(FunctionPass, opt_level=0):
     """
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
-        if all(p.checked_type is not None for p in function.params):
+        if function.checked_type is not None:
             return function
         solved: dict[Expr, Var] = {}
         while unsolved := [p for p in function.params if p.checked_type is None and p not in solved]:
@@ -61,11 +61,31 @@ def _sweep(function: Function, solved: dict[Expr, Var]) -> Expr:
     """Rebuild the body over ``solved``, adding to it what calls determine on the way."""
     done: dict[Expr, Expr] = {}
     for node in post_order(function.body):
-        if isinstance(node, Call) and isinstance(node.op, Op):
-            _solve_call(node, node.op, [done[a] for a in node.args], solved)
+        if isinstance(node, Call):
+            args = [done[a] for a in node.args]
+            if isinstance(node.op, Op):
+                _solve_call(node, node.op, args, solved)
+            elif node.op.checked_type is None or None in [a.checked_type for a in args]:
+                made = _solve_called(node.op, args, node, solved)
+                done[node] = Call(made, [solved.get(a, done[a]) for a in node.args], span=node.span)
+                continue
             done.update((a, solved[a]) for a in node.args if a in solved)
         done[node] = solved[node] if node in solved else rebuild_over(node, done)
     return done[function.body]
+
+
+def _solve_called(function: Function, args: Sequence[Expr], call: Call, solved: dict[Expr, Var]) -> Function:
+    """A called function whose untyped parameters have the types of the arguments; arguments without one have those of
+    the parameters."""
+    given = {p: a.checked_type for p, a in zip(function.params, args, strict=True) if p.checked_type is None}
+    typed: dict[Expr, Var] = {p: Var(p.name, type_, span=p.span) for p, type_ in given.items() if type_ is not None}
+    body = _sweep(function, typed) if function.checked_type is None else function.body
+    for param, arg, original in zip(function.params, args, call.args, strict=True):
+        type_ = typed.get(param, param).checked_type
+        if isinstance(arg, Var) and arg.checked_type is None and type_ is not None:
+            solved[original] = Var(arg.name, type_, span=arg.span)
+    params = [typed.get(p, p) for p in function.params]
+    return as_function(rebuild(function, (*params, body)))
 
 
 def _solve_call(call: Call, op: Op, args: list[Expr], solved: dict[Expr, Var]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from minitvm.ir.expr import Call, Module
 from minitvm.ir.visitor import calls
 from minitvm.passes.alter_op_layout import AlterOpLayout
 from minitvm.passes.canonicalize import CanonicalizeCast, CanonicalizeOps, InferType, Legalize, SimplifyInference
-from minitvm.passes.context import KNOWN_PASSES, PassContext, Placement, closest, register_config
+from minitvm.passes.context import KNOWN_PASSES, PassContext, Placement, closest, register_config, using
 from minitvm.passes.fold_scale_axis import BackwardFoldScaleAxis, ForwardFoldScaleAxis
 from minitvm.passes.fuse_ops import FuseOps, is_lowerable
 from minitvm.passes.instrument import PassInfo, PassInstrument
@@ -313,8 +314,10 @@ def optimize(
         return with_kernels(steps.consume(box))
 
 
-def context_for(opt_level: int | None, recorder: PassInstrument | None) -> PassContext:
-    """The current ``PassContext``, with another level and one more instrument where given."""
+@contextmanager
+def context_for(opt_level: int | None, recorder: PassInstrument | None) -> Iterator[PassContext]:
+    """The current ``PassContext``, with another level and one more instrument where given, for a block.  Instruments
+    are told of passes only: the context that has them has told them that it is entered."""
     outer = PassContext.current()
     if "FuseOps" in outer.disabled_pass:
         raise PassError(
@@ -329,4 +332,5 @@ def context_for(opt_level: int | None, recorder: PassInstrument | None) -> PassC
         config=outer.config,
     )
     context.placements = outer.placements
-    return context
+    with using(context):
+        yield context

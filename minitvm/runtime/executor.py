@@ -248,15 +248,19 @@ class GraphModule:
         min_repeat_ms: float = 0.0,
         end_to_end: bool = False,
         *,
+        func_name: str = "run",
         feeds: Mapping[str, Any] | None = None,
         **inputs: Any,
     ) -> BenchmarkResult:
-        """Time ``run``; ``end_to_end`` includes copying inputs in and results out.  ``device`` must be the module's.
+        """Time ``run``, the one function that there is; ``end_to_end`` includes copying inputs in and results out.
+        ``device`` must be the module's.
 
         Inputs are given as for :meth:`run`; those that are named like an option of this function in ``feeds``.
         """
         if device is not None and device != self.instance.device:
             raise ConfigError(f"the module runs on {self.instance.device}, not on {device}")
+        if func_name != "run":
+            raise ConfigError(f"there is no function {func_name!r} to time", hint="'run' is what there is")
         given = joined(feeds, inputs)
         self._assign(given)
 

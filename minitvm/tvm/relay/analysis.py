@@ -10,29 +10,31 @@ from minitvm.ir.op import Op
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls, children, post_order
 from minitvm.ir.visitor import free_vars as unbound
+from minitvm.passes import FuseOps, InferType
 from minitvm.tvm import lacking
 
 _PRODUCTS = ("nn.conv", "nn.dense", "nn.matmul", "nn.batch_matmul", "nn.contrib_conv")
 """How the names of operators begin whose multiplications are counted."""
 
 
-def post_order_visit(expr: Expr, fvisit: Callable[[Expr], Any] | None = None) -> list[Expr]:
+def post_order_visit(expr: Expr | Module, fvisit: Callable[[Expr], Any] | None = None) -> list[Expr]:
     """``fvisit(node)`` for every node below ``expr`` and itself, operands before users; gives the nodes, too."""
-    nodes = post_order(expr)
+    nodes = post_order(_root(expr))
     if fvisit is not None:
         for node in nodes:
             fvisit(node)
     return nodes
 
 
-def all_vars(expr: Expr) -> list[Var]:
-    """Every variable, bound or free, in post-order."""
-    return [node for node in post_order(expr) if isinstance(node, Var)]
+def all_vars(expr: Expr | Module) -> list[Var]:
+    """Every variable, bound or free, in post-order; behind them parameters that nothing uses."""
+    nodes = post_order(_root(expr))
+    return [*dict.fromkeys([*(node for node in nodes if isinstance(node, Var)), *bound_vars(expr)])]
 
 
-def bound_vars(expr: Expr) -> list[Var]:
+def bound_vars(expr: Expr | Module) -> list[Var]:
     """The parameters of functions in ``expr``."""
-    return [param for node in post_order(expr) if isinstance(node, Function) for param in node.params]
+    return [param for node in post_order(_root(expr)) if isinstance(node, Function) for param in node.params]
 
 
 def well_formed(expr: Expr | Module) -> bool:
@@ -44,9 +46,9 @@ def well_formed(expr: Expr | Module) -> bool:
     return True
 
 
-def list_op_freqs(mod: Module) -> dict[str, int]:
+def list_op_freqs(mod: Module | Expr) -> dict[str, int]:
     """The number of calls of each operator in ``main``, fused groups included."""
-    return dict(_counted(mod.main))
+    return dict(_counted(_root(mod)))
 
 
 def _counted(root: Expr) -> Counter[str]:
@@ -94,9 +96,13 @@ def _macs(call: Call) -> int:
 
 
 def extract_fused_functions(mod: Module) -> dict[str, Function]:
-    """The fused groups of a module after ``FuseOps``, by name."""
-    groups = [call.op for call in calls(mod.main) if isinstance(call.op, Function) and call.op.is_primitive]
+    """The fused groups of a module, by name; of one that is not fused those that ``FuseOps`` makes."""
+    groups = _groups(mod) or _groups(FuseOps(fuse_opt_level=2)(InferType()(mod)))
     return {str(group.attrs.get("name", f"group{i}")): group for i, group in enumerate(dict.fromkeys(groups))}
+
+
+def _groups(mod: Module) -> list[Function]:
+    return [call.op for call in calls(mod.main) if isinstance(call.op, Function) and call.op.is_primitive]
 
 
 def __getattr__(name: str) -> Any:

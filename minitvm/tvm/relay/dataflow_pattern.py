@@ -276,18 +276,20 @@ class DFPatternCallback:
 
 
 def rewrite(callbacks: DFPatternCallback | Sequence[DFPatternCallback], expr: Expr, mod: Module | None = None) -> Expr:
-    """``expr`` after the callbacks, each until it changes nothing; :class:`PassError` where one never stops."""
-    for callback in [callbacks] if isinstance(callbacks, DFPatternCallback) else callbacks:
-        most = len(post_order(expr)) + MOST_GROWTH
-        for _ in range(MOST_ROUNDS):
-            before, expr = expr, rewrite_nodes(expr, partial(_replaced, callback))
-            if expr is before or callback.rewrite_once or structural_equal(expr, before):
-                break
-            if len(post_order(expr)) > most:
-                raise _endless(callback)
-        else:
-            raise _endless(callback)
-    return expr
+    """``expr`` after the callbacks, one after another until none of them changes anything; :class:`PassError` where
+    they never stop."""
+    order = [callbacks] if isinstance(callbacks, DFPatternCallback) else list(callbacks)
+    most = len(post_order(expr)) + MOST_GROWTH
+    for _ in range(MOST_ROUNDS):
+        before = expr
+        for callback in order:
+            expr = rewrite_nodes(expr, partial(_replaced, callback))
+        order = [callback for callback in order if not callback.rewrite_once]
+        if not order or expr is before or structural_equal(expr, before):
+            return expr
+        if len(post_order(expr)) > most:
+            break
+    raise _endless(order[0])
 
 
 def _endless(callback: DFPatternCallback) -> PassError:
