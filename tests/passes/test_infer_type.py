@@ -104,7 +104,7 @@ def test_uses_that_disagree_are_an_error_of_the_second() -> None:
 
 
 def test_bound_parameters_become_constants_of_their_name() -> None:
-    module = InferType()(Module.from_expr(simple_net()))
+    module = InferType()(simple_net())
     weight = np.random.default_rng(1).standard_normal((16, 3, 3, 3)).astype("float32")
     bound = bind_module(module, {"weight": weight})
     assert "weight" not in [p.name for p in bound.main.params]
