@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from minitvm.lab.differences import difference as difference
     from minitvm.lab.explanation import Explanation as Explanation
     from minitvm.lab.explanation import explain as explain
+    from minitvm.lab.grouping import primitive_functions as primitive_functions
     from minitvm.lab.mutation import Mutation as Mutation
     from minitvm.lab.mutation import mutate as mutate
     from minitvm.lab.ordering import Experiment as Experiment
@@ -43,6 +44,7 @@ _OFFERED = {
     "check_all": "check object_of used",
     "check_one": "check_kernel check_operator check_pass",
     "check_result": "Checked Finding",
+    "grouping": "primitive_functions",
     "mutation": "Mutation mutate",
     "ordering": "Experiment levels orders",
     "overriding": "Changed Override measure_override override",

@@ -348,8 +348,12 @@ class FuseOps(FunctionPass, opt_level=0):
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         level = context.opt_level if self.opt_level is None else self.opt_level
         depth, copies = (context.option(f"minitvm.FuseOps.max_{what}") for what in ("depth", "copies"))
-        groups = partition(function, level, depth, copies, context.pass_enabled(ShareMemory.info))
-        return as_function(rebuild(function, (*function.params, _Rewriter(groups).run(function.body))))
+        return cut_out(function, partition(function, level, depth, copies, context.pass_enabled(ShareMemory.info)))
+
+
+def cut_out(function: Function, groups: dict[Expr, Group]) -> Function:
+    """The function with a call of a primitive function in place of each group."""
+    return as_function(rebuild(function, (*function.params, _Rewriter(groups).run(function.body))))
 
 
 @dataclass
