@@ -14,6 +14,7 @@ EXAMPLES = pathlib.Path(__file__).parent.parent / "examples"
 PRINTED = {
     "classify_image.py": ("tiger cat", "Egyptian cat"),
     "compare_with_onnxruntime.py": ("largest difference", "onnxruntime  median", "minitvm      median"),
+    "fit_cost_model.py": ("predicted", "fitted"),
     "inspect_kernels.py": (
         "=== after FuseOps",
         "=== group\nfn (",
@@ -41,9 +42,15 @@ def check_accuracy(lines: list[str]) -> None:
     assert len(found) == 2 and min(found) >= 0.9, lines
 
 
+def check_fit(lines: list[str]) -> None:
+    predicted, fitted = (float(line.split()[6].rstrip(",")) for line in lines)
+    assert 1 <= fitted <= predicted * 1.001, lines
+
+
 CHECKS: dict[str, Callable[[list[str]], None]] = {
     "classify_image.py": check_classes,
     "compare_with_onnxruntime.py": check_difference,
+    "fit_cost_model.py": check_fit,
     "train_mlp.py": check_accuracy,
 }
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from minitvm.lab.overriding import override as override
     from minitvm.lab.profiling import Profile as Profile
     from minitvm.lab.profiling import profile as profile
+    from minitvm.lab.records import features as features
     from minitvm.lab.rule_check import Counterexample as Counterexample
     from minitvm.lab.rule_check import Verdict as Verdict
     from minitvm.lab.rule_check import verify_rule as verify_rule
@@ -51,6 +52,7 @@ _OFFERED = {
     "differences": "difference",
     "explanation": "Explanation explain",
     "profiling": "Profile profile",
+    "records": "features",
     "rule_check": "Counterexample Verdict verify_rule",
     "bars": "progress",
 }
