@@ -20,7 +20,7 @@ def as_dim(given: Any) -> Dim:
 def as_shape(given: Any) -> tuple[Dim, ...]:
     """A shape from what a user writes: :func:`as_dim` of each."""
     try:
-        return tuple(map(as_dim, None if isinstance(given, str) else given))  # type: ignore[arg-type]  # as it says
+        return tuple(map(as_dim, [b""] if isinstance(given, str) else given))  # letters are no dimensions
     except TypeError as error:
         hint = "a shape is a tuple of whole numbers, symbols' names and None"
         raise TypeInferenceError(f"{given!r} is no shape", hint=hint) from error
