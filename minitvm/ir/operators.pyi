@@ -1053,6 +1053,7 @@ class qnn:
         units: _Int,
         block: _Int = ...,
         bits: _Int = ...,
+        parts: _Int = ...,
     ) -> Call:
         """Rows by weights of 2, 4 or 8 ``bits``, both with a scale for each ``block`` numbers.  Products of one are added"""
     @staticmethod
@@ -1098,7 +1099,7 @@ class qnn:
     ) -> Call:
         """round(data / scale) + zero_point, ties to even, kept within ``out_dtype``; in float32 at least."""
     @staticmethod
-    def quantize_blocks(data: _Operand, block: _Int = ...) -> Call:
+    def quantize_blocks(data: _Operand, block: _Int = ..., parts: _Int = ...) -> Call:
         """Rows as int8, with a scale for each ``block`` numbers: the largest magnitude becomes 127, ties go to even."""
     @staticmethod
     def words(data: _Operand) -> Call:

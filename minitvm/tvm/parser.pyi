@@ -1,5 +1,29 @@
 # Written by `python -m tests.stubs`, for type checkers and editors; Python reads the module itself.
-from minitvm.ir.parser import parse_expr as parse_expr
-from minitvm.ir.parser import parse_module as parse_module
-parse = parse_module
-fromtext = parse_module
+import base64
+import json
+import re
+from typing import Any
+import numpy as np
+from minitvm.errors import ParseError as ParseError
+from minitvm.ir.expr import Constant as Constant
+from minitvm.ir.expr import Expr as Expr
+from minitvm.ir.expr import Module as Module
+from minitvm.ir.parser import _Parser as _Parser
+from minitvm.ir.parser import parse_expr as __our_expr
+_our_expr = __our_expr
+from minitvm.ir.parser import parse_module as __our_module
+_our_module = __our_module
+from minitvm.ir.reader import Constants as Constants
+from minitvm.runtime.param_dict import _load_array as _load_array
+from minitvm.runtime.param_dict import _Reader as _Reader
+def parse(source: str, source_name: Any='from_string', init_module: Module | None=None, init_meta_table: Any=None) -> Module:
+    """The module that a text describes: Relay's where it has a version line, else ours.
+
+    ``source_name`` may be the arrays that our text refers to; ``init_module`` has functions that stay beside.
+    """
+    ...
+def parse_expr(source: str, constants: Constants | None=None, variables: Any=()) -> Expr:
+    """The expression that a text describes: Relay's where it has a version line, else ours."""
+    ...
+fromtext = parse
+parse_module = parse
