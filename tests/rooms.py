@@ -71,6 +71,7 @@ ROOMS = {
         f" {_PASSES}/share_rows.py",
     ),
     "gradient": room(786, f"{_PASSES}/gradient"),
+    "passes on request": room(142, f"{_PASSES}/on_request.py"),
     "partitioning": room(400, f"{_PASSES}/partition ir/ops/external.py"),
     "attention": room(968, f"{_PASSES}/attention.py ir/ops/nn_attention.py {_LOOPS}/attention*.py"),
     "pixels": room(715, " ".join(f"{_LOOPS}/conv_{one}.py" for one in ("pixels", "rows", "strips", "windows"))),

@@ -111,6 +111,15 @@ def expm1(data: _Operand) -> Call:
     """exp(x) - 1, exact near 0."""
 def extent(size: _Int | SymbolicDim, dtype: str = ...) -> Call:
     """The dimension ``size`` as a number.  -> (), of ``dtype``."""
+def external(
+    *more: _Operand,
+    compiler: str,
+    symbol: str,
+    source: str,
+    constants: str | Sequence[str] | _Array,
+    types: str | Sequence[str] | _Array,
+) -> Call:
+    """A function that the code generator ``compiler`` computes, in Python."""
 def eye(shape: _Int | Sequence[_Int] | _Array, k: _Int = ..., dtype: str = ...) -> Call:
     """Ones on diagonal ``k``, zeros elsewhere, of ``dtype``; ``shape`` is (rows, columns)."""
 def floor(data: _Operand) -> Call:
@@ -377,20 +386,6 @@ class annotation:
     @staticmethod
     def stop_fusion(x: _Operand) -> Call:
         """``x`` itself, but FuseOps does not fuse across it.  x: any shape and dtype -> the same.  FuseOps removes it."""
-
-class contrib:
-    """Operators contrib.*"""
-
-    @staticmethod
-    def external(
-        *more: _Operand,
-        compiler: str,
-        symbol: str,
-        source: str,
-        constants: str | Sequence[str] | _Array,
-        types: str | Sequence[str] | _Array,
-    ) -> Call:
-        """A function that the code generator ``compiler`` computes, in Python."""
 
 class control:
     """Operators control.*"""

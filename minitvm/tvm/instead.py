@@ -60,10 +60,6 @@ INSTEAD: dict[str, str] = {
         f"relay.transform.{name}": "relay.transform.gradient gives gradients, without closures and references"
         for name in ("LazyGradientInit", "PartialEvaluate")
     },
-    "relay.transform.FastMath": "PassContext(config={'minitvm.allow_approximate': ...}) allows approximate rules",
-    "relay.transform.DynamicToStatic": "the importer folds shapes away: from_onnx(model, shape_dict)",
-    "relay.transform.DefuseOps": "keep the module from before FuseOps: modules do not change",
-    "relay.transform.RemoveUnusedFunctions": "a build takes what main calls",
     "relay.transform.FlattenAtrousConv": "ONNX has dilations, which convolutions take",
     "relay.transform.SplitArgs": "kernels take any number of arguments",
     "relay.transform.PlanDevices": "a library runs on one device",

@@ -25,6 +25,10 @@ HELD = {
         f"relay.transform.{name}": _PARTITION
         for name in ("AnnotateTarget", "MergeComposite", "MergeCompilerRegions", "PartitionGraph")
     },
+    **{
+        f"relay.transform.{name}": "passes.on_request"
+        for name in ("DefuseOps", "DynamicToStatic", "FastMath", "FoldExplicitPadding", "RemoveUnusedFunctions")
+    },
     "relay.transform.FirstOrderGradient": _GRADIENT,
     "relay.transform.gradient": _GRADIENT,
 }

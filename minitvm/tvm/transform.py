@@ -14,6 +14,11 @@ from minitvm.tvm import lacking
 if TYPE_CHECKING:
     from minitvm.passes.gradient import FirstOrderGradient as FirstOrderGradient
     from minitvm.passes.gradient import gradient as gradient
+    from minitvm.passes.on_request import DefuseOps as DefuseOps
+    from minitvm.passes.on_request import DynamicToStatic as DynamicToStatic
+    from minitvm.passes.on_request import FastMath as FastMath
+    from minitvm.passes.on_request import FoldExplicitPadding as FoldExplicitPadding
+    from minitvm.passes.on_request import RemoveUnusedFunctions as RemoveUnusedFunctions
     from minitvm.passes.partition import AnnotateTarget as AnnotateTarget
     from minitvm.passes.partition import MergeCompilerRegions as MergeCompilerRegions
     from minitvm.passes.partition import MergeComposite as MergeComposite

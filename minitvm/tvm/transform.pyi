@@ -10,6 +10,11 @@ from minitvm.passes import PrintIR as _Printer
 Printer = _Printer
 from minitvm.passes.gradient import FirstOrderGradient as FirstOrderGradient
 from minitvm.passes.gradient import gradient as gradient
+from minitvm.passes.on_request import DefuseOps as DefuseOps
+from minitvm.passes.on_request import DynamicToStatic as DynamicToStatic
+from minitvm.passes.on_request import FastMath as FastMath
+from minitvm.passes.on_request import FoldExplicitPadding as FoldExplicitPadding
+from minitvm.passes.on_request import RemoveUnusedFunctions as RemoveUnusedFunctions
 from minitvm.passes.partition import AnnotateTarget as AnnotateTarget
 from minitvm.passes.partition import MergeCompilerRegions as MergeCompilerRegions
 from minitvm.passes.partition import MergeComposite as MergeComposite

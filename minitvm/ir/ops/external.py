@@ -43,7 +43,7 @@ class CompilerEnd(Mark, name="annotation.compiler_end"):
     """Marks where a value comes out of what another compiler computes; PartitionGraph removes it."""
 
 
-class External(Op, name="contrib.external", fusion=Fusion.OPAQUE, hosted=True, takes_stored=True):
+class External(Op, name="external", fusion=Fusion.OPAQUE, hosted=True, takes_stored=True):
     """A function that the code generator ``compiler`` computes, in Python.
 
     arguments: the function's, then the values of its large ``constants``, by their names in ``source``, its text ->
