@@ -1,0 +1,58 @@
+"""``python -m tests.relay_forms``: how much of what Relay's tests write is accepted, by kind, as our tests have it.
+
+Prints a table in the order of those tests; every row is counted by running the files that are named for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import pathlib
+from collections import Counter
+
+import pytest
+
+from minitvm.tvm.relay.operators import is_offered, signatures
+
+ROOT = pathlib.Path(__file__).parent
+KINDS = {
+    "layouts and legalization that scripts register": ["tvm/test_registered_for_operators.py"],
+    "instruments, analyses, rewriting, types of called functions": ["tvm/test_forms_of_passes.py"],
+    "dataflow patterns": ["tvm/test_dataflow_pattern.py"],
+    "texts with a version line": ["tvm/test_texts_of_relay.py"],
+    "variables, types, constants, functions, modules, executors": ["tvm/test_forms_of_nodes.py"],
+    "operators: forms and numbers": ["tvm/test_operators_of_relay.py"],
+    "calls of the tutorials, names": ["tvm/test_tutorial_calls.py", "tvm/test_relay_names.py", "tvm/test_alias.py"],
+}
+
+
+class Count:
+    """A plugin of pytest's that counts outcomes."""
+
+    def __init__(self) -> None:
+        self.outcomes: Counter[str] = Counter()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            self.outcomes[report.outcome] += 1
+
+
+def accepted(files: list[str]) -> tuple[int, int]:
+    """Cases that pass, of how many."""
+    count = Count()
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main([str(ROOT / file) for file in files], plugins=[count])
+    return count.outcomes["passed"], sum(count.outcomes.values())
+
+
+def main() -> None:
+    """Prints the table."""
+    print("| kind | accepted | of |\n|---|---|---|")
+    for kind, files in KINDS.items():
+        print("| {} | {} | {} |".format(kind, *accepted(files)))
+    offered = sum(map(is_offered, signatures()))
+    print(f"| functions of v0.14 that are here; the others say so | {offered} | {len(signatures())} |")
+
+
+if __name__ == "__main__":
+    main()
