@@ -48,7 +48,7 @@ def lab() -> None:
 @command()
 @click.argument("rules", nargs=-1, metavar="RULE...")
 @option("--all", "every", is_flag=True, excludes=("RULE...",), help="All rules of minitvm's passes.")
-@option("--tries", default=6000, type=click.IntRange(1), help="Expressions that are begun.")
+@option("--tries", default=12_000, type=click.IntRange(1), help="Expressions that are begun.")
 @option("--seed", type=click.IntRange(0), default=0, help="Seed of what is drawn.")
 @as_json
 def verify(rules: tuple[str, ...], every: bool, tries: int, seed: int, as_json: bool) -> None:

@@ -5,8 +5,12 @@ A file runs in a process of its own, so that what never ends, or ends the proces
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import queue
+import secrets
+import signal
 import subprocess
 import sys
 import threading
@@ -94,33 +98,42 @@ def _file_of(work: Mapping[str, Any], exercise: Exercise) -> str:
 
 
 class _Child:
-    """A process that grades exercises from a place on and says so line by line."""
+    """A process that grades exercises from a place on and says so line by line, each with a word that only it knows."""
 
     def __init__(self, chapter: Chapter, path: Path, exercise: int, check: int) -> None:
         command = [sys.executable, "-m", "minitvm.lab.course.child", chapter.name, str(path), str(exercise), str(check)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, encoding="utf-8")
-        self.lines: queue.Queue[str] = queue.Queue()
+        pipe, own = subprocess.PIPE, os.name == "posix"
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, text=True, encoding="utf-8", start_new_session=own
+        )
+        self.key = secrets.token_hex(16)
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{self.key}\n")
+        self.process.stdin.close()
+        self.lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.lines.put(line)
-        self.lines.put("")
+            with contextlib.suppress(ValueError, AttributeError):  # somebody else's line
+                found = json.loads(line)
+                if found.pop("key", None) == self.key:
+                    self.lines.put(found)
+        self.lines.put(None)
 
     def says(self, seconds: float) -> dict[str, Any] | str:
         """The next thing that it says; why it says nothing any more."""
         try:
-            line = self.lines.get(timeout=seconds)
+            found = self.lines.get(timeout=seconds)
         except queue.Empty:
             return "time"
-        if line:
-            found: dict[str, Any] = json.loads(line)
-            return found
-        return f"status {self.process.wait()}"
+        return f"status {self.process.wait()}" if found is None else found
 
     def end(self) -> None:
-        self.process.kill()
+        """With what it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL) if os.name == "posix" else self.process.kill()
         self.process.wait()
 
 

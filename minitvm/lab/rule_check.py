@@ -34,7 +34,7 @@ from minitvm.passes.compare import DRAWS, LARGE, closer, compare, random_inputs,
 from minitvm.passes.roundings import Results, beyond_reassociation, beyond_roundings, flatten
 from minitvm.passes.rule import Rule, check_answer
 
-TRIES = 6000
+TRIES = 12_000
 """Expressions that are begun; few of them fit an operator, and of these few a rule."""
 MOST_FIRED = 250
 """Cases that fired, from which on no more are drawn: of a rule that fires often, they repeat each other."""

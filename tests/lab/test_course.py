@@ -15,7 +15,7 @@ from minitvm.cli import cli
 from minitvm.errors import InputError
 from minitvm.lab.course import TITLES, chapter7, chapter_of, starting_code
 from minitvm.lab.course.check import Outcome
-from minitvm.lab.course.child import load
+from minitvm.lab.course.student import load
 from minitvm.lab.grade import Grade, _Child, grade
 
 ROOT = pathlib.Path(__file__).parent.parent.parent

@@ -1,6 +1,5 @@
 """Grades chapter 8: a printer of LLVM IR, a kernel on a GPU (without one), and a plan of memory."""
 
-import ctypes
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,8 +9,8 @@ from minitvm.errors import CompilerError, MiniTVMError
 from minitvm.ir.loop import Buffer, Kernel, LoopExpr, LoopKind, Store, const, loop, walk_stmts
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.stmt import For
+from minitvm.lab.course import native
 from minitvm.lab.course.check import Chapter, Skip, Wrong, close, same
-from minitvm.runtime.native import NativeCode
 from minitvm.target import Target
 
 CHAPTER = Chapter("chapter8", "Code for CPU and GPU, the executor")
@@ -36,14 +35,12 @@ def _native(llvm_of: Any, kernel: Kernel) -> None:
             f"no function @{kernel.name} in {text!r}", "return the text of a module with: define void @NAME(...)"
         )
     try:
-        image = backend_of(Target.parse("llvm"), 1).image(text)
+        backend_of(Target.parse("llvm"), 1).image(text)
     except CompilerError as error:
         raise Wrong("LLVM does not read it: " + " ".join(error.where) + f"\n{text}", "it names the line") from error
     rng = np.random.default_rng(9)
     arrays = [rng.normal(size=b.shape).astype("float32") for b in kernel.inputs]
-    out = np.full(kernel.outputs[0].size + 8, np.nan, "float32")
-    code = NativeCode([image], [kernel.name])
-    code.function(kernel.name, None, *[ctypes.c_void_p] * len(kernel.params))(*(a.ctypes.data for a in (*arrays, out)))
+    out = native.RUN.get()(text, kernel.name, arrays, kernel.outputs[0].size + 8)
     (expected,) = run_kernel(kernel, *arrays)
     found, behind = out[: expected.size], out[expected.size :]
     if not np.isnan(behind).all():

@@ -20,25 +20,18 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
 import minitvm
 from minitvm.errors import MiniTVMError, did_you_mean
 from minitvm.ir.expr import Module
+from minitvm.lab.course.remote import HINT, KIND, PLACE, Gone, Wrong, exceptions_of
 from minitvm.passes.rule import Rule
 from minitvm.testing import checks
 
 ROOT = Path(minitvm.__file__).parent
-
-
-class Wrong(Exception):
-    """What a check found: a sentence that names both sides, and a hint that leads on without giving the answer."""
-
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.message, self.hint = message, hint
 
 
 class Skip(Exception):
@@ -90,23 +83,25 @@ class Exercise:
 
         return decorate
 
-    def outcomes(self, work: Mapping[str, Any], file: str) -> Iterator[Outcome]:
+    def outcomes(self, work: Work, file: str) -> Iterator[Outcome]:
         """The checks one by one; ``file`` is where the student's code says that it is from."""
         for check in self.checks:
             yield self._outcome(check, work, file)
 
-    def _outcome(self, check: Check, work: Mapping[str, Any], file: str) -> Outcome:
+    def _outcome(self, check: Check, work: Work, file: str) -> Outcome:
         message, hint, passed = "", "", False
+        forbids = self.forbids if isinstance(work, Mapping) else ()
         try:
-            with watched(self.forbids, file) as entered:
-                check.run(self._found(work))
+            with watched(forbids, file) as entered:
+                check.run(found_in(work, self.name, self.is_rule) if isinstance(work, Mapping) else work(self))
             passed = True
         except Skip as skip:
             message, passed = f"not checked here: {skip}", True
-        except Wrong as wrong:
-            message, hint = wrong.message, wrong.hint
         except SystemExit:
             message, hint = "your code called exit()", "return, or raise an exception"
+        except Gone:
+            assert not isinstance(work, Mapping)
+            message, hint = work.ended()
         except Exception as error:
             message, hint = explained(error, file)
         if entered:
@@ -114,12 +109,25 @@ class Exercise:
             hint = "the exercise is to write it; read that file afterwards and compare"
         return Outcome(self.name, check.title, check.points, passed, message, hint)
 
-    def _found(self, work: Mapping[str, Any]) -> Any:
-        if self.name in work:
-            refuse_ours(self.name, work[self.name])
-            return as_rule(self.name, work[self.name]) if self.is_rule else as_function(self.name, work[self.name])
-        others = [name for name in work if not name.startswith("_")]
-        raise Wrong(f"there is no {self.name} in the file", did_you_mean(self.name, others, str) or "define it")
+
+class Elsewhere(Protocol):
+    """A student's code in another process."""
+
+    def __call__(self, exercise: Exercise) -> Any: ...
+
+    def ended(self) -> tuple[str, str]: ...
+
+
+Work: TypeAlias = "Mapping[str, Any] | Elsewhere"
+
+
+def found_in(work: Mapping[str, Any], name: str, is_rule: bool) -> Any:
+    """What a student defined; :class:`Wrong` where that is nothing of the kind."""
+    if name in work:
+        refuse_ours(name, work[name])
+        return as_rule(name, work[name]) if is_rule else as_function(name, work[name])
+    others = [other for other in work if not other.startswith("_")]
+    raise Wrong(f"there is no {name} in the file", did_you_mean(name, others, str) or "define it")
 
 
 @dataclass
@@ -182,16 +190,20 @@ _HINTS: dict[type[BaseException], str] = {
 
 def explained(error: BaseException, file: str) -> tuple[str, str]:
     """An exception in a student's words: what it is, at which of their lines; and what to try."""
+    reasons = list(exceptions_of(error))
+    wrong = next((e for e in reasons if isinstance(e, Wrong)), None)
+    if wrong is not None:
+        return wrong.message, wrong.hint
     if isinstance(error, NotImplementedError) or isinstance(error.__cause__, NotImplementedError):
         return "not written yet", _HINTS[NotImplementedError]
     said = error.message if isinstance(error, MiniTVMError) else str(error)
-    place = _place(error, file)
-    message = f"{type(error).__name__}: {said}" + (f"\n{place}" if place else "")
-    hint = getattr(error, _HINT, None) or (error.hint if isinstance(error, MiniTVMError) else None)
+    place = next((p for e in reasons if (p := getattr(e, PLACE, ""))), "") or place_of(error, file)
+    message = f"{getattr(error, KIND, type(error).__name__)}: {said}" + (f"\n{place}" if place else "")
+    hint = getattr(error, HINT, None) or (error.hint if isinstance(error, MiniTVMError) else None)
     return message, hint or next((h for kind, h in _HINTS.items() if isinstance(error, kind)), "")
 
 
-def _place(error: BaseException, file: str) -> str:
+def place_of(error: BaseException, file: str) -> str:
     """The last line of the student's that an exception came through."""
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     if not lines or lines[-1] is None:
@@ -220,9 +232,6 @@ def as_rule(name: str, found: Any) -> Rule:
     return found
 
 
-_HINT = "hint_of_the_course"
-
-
 @contextmanager
 def hinted(hint: str) -> Iterator[None]:
     """An exception of the student's code comes with this hint, as a wrong answer would."""
@@ -230,7 +239,7 @@ def hinted(hint: str) -> Iterator[None]:
         yield
     except Exception as error:
         if hint:
-            setattr(error, _HINT, hint)
+            setattr(error, HINT, hint)
         raise
 
 
