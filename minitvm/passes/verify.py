@@ -139,7 +139,9 @@ def _judge(before: Function, after: Function, rtol: float, exactness: Exactness 
         ways = [(before, inputs), (after, arguments_for(before, after, inputs))]
         return beyond_reassociation(ways, found, expected, rtol)
 
-    return {None: None, Exactness.EXACT: first_change(before, after)}.get(exactness, explain)
+    if exactness == Exactness.EXACT:
+        return first_change(before, after)
+    return None if exactness is None else explain
 
 
 def arguments_for(before: Function, after: Function, inputs: list[Any], what: str = "it") -> list[Any]:

@@ -27,7 +27,8 @@ import numpy as np
 import minitvm
 from minitvm.errors import MiniTVMError, did_you_mean
 from minitvm.ir.expr import Module
-from minitvm.lab.course.remote import HINT, KIND, PLACE, Gone, Wrong, exceptions_of
+from minitvm.lab.course.remote import HINT, KIND, PLACE, Gone, exceptions_of
+from minitvm.lab.course.remote import Wrong as Wrong
 from minitvm.passes.rule import Rule
 from minitvm.testing import checks
 

@@ -8,7 +8,7 @@ import pickle
 import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 import minitvm.errors
 from minitvm.errors import MiniTVMError
@@ -39,7 +39,7 @@ def _own(_: BaseException) -> str:
 class Peer:
     """One end: ``functions`` are those that the other side may call, by number."""
 
-    def __init__(self, source: BinaryIO, target: BinaryIO, place: Callable[[BaseException], str] = _own) -> None:
+    def __init__(self, source: IO[bytes], target: IO[bytes], place: Callable[[BaseException], str] = _own) -> None:
         self.source, self.target, self.place = source, target, place
         self.functions: list[Callable[..., Any]] = []
         self.around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext

@@ -64,7 +64,12 @@ class Student:
     @contextlib.contextmanager
     def _around(self) -> Iterator[None]:
         with watched(self.forbids, self.file) as entered:
-            yield
+            try:
+                yield
+            finally:
+                self._refuse(entered)
+
+    def _refuse(self, entered: set[str]) -> None:
         self.answer = sorted(entered)[0] if entered else self.answer
         if self.answer:
             raise Wrong(
