@@ -130,7 +130,14 @@ CASES: Mapping[str, tuple[str, Mapping[str, Case]]] = {
         "chapter1",
         {"--output": ("-o mine.txt", "mine.txt: "), "--force": ("--force", "wrote taken.py", "chapter1 -o taken.py")},
     ),
-    "lab grade": ("chapter1 mine.py", {}),
+    "lab grade": (
+        "chapter1 mine.py",
+        {
+            "--json": ("--json", '"chapter": "chapter1"'),
+            "--gradescope": ("--gradescope results.json", "wrote results.json"),
+            "--csv": ("--csv points.csv", "wrote points.csv"),
+        },
+    ),
     "lab mutate": (
         "mutated.py --tests test_mutated.py",
         {"--tests": ("--tests test_other.py", "pytest test_other.py", "mutated.py"), "--jobs": ("-j 3", "3 at a time")},
@@ -273,8 +280,8 @@ def _conditions(option: Option) -> list[str]:
 
 _READ = (".", "no/such/file.x", "empty", "/dev/full")
 _WRITTEN = (".", "no/such/file.x", "/dev/full")
-_OUTPUTS = ("--output", "--outputs", "--trace", "--csv", "--plot")
-_FOLDERS = (("run", "--trace"), ("check", "--output"))
+_OUTPUTS = ("--output", "--outputs", "--trace", "--csv", "--plot", "--gradescope")
+_FOLDERS = (("run", "--trace"), ("check", "--output"), ("lab grade", "file"))
 _OF_TEXT = ("rules", "what")
 """Arguments that may be a file."""
 WRONG = [

@@ -1,12 +1,23 @@
 """``minitvm lab start`` and ``minitvm lab grade``: the course's exercises."""
 
+from __future__ import annotations
+
+import csv
+import io
+import json
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from minitvm.cli import common
 from minitvm.cli.options import PATH, command, option
 from minitvm.errors import InputError
+
+if TYPE_CHECKING:
+    from minitvm.lab.grade import Grade
 
 
 @command()
@@ -15,7 +26,6 @@ from minitvm.errors import InputError
 @option("--force", is_flag=True, needs="CHAPTER", help="Write over a file that is there.")
 def start(chapter: str | None, output: Path | None, force: bool) -> None:
     """Write the starter code of a CHAPTER of the course; without one, list the chapters."""
-    from minitvm.cli import common
     from minitvm.lab.course import TITLES, chapter_of, starting_code
 
     if chapter is None:
@@ -32,13 +42,50 @@ def start(chapter: str | None, output: Path | None, force: bool) -> None:
 @command()
 @click.argument("chapter")
 @click.argument("file", type=PATH)
-def grade(chapter: str, file: Path) -> None:
-    """Grade FILE as the answers to a CHAPTER's exercises: points, and a hint for each check that fails.
+@option("--json", "as_json", is_flag=True, excludes=("--gradescope",), help="Everything as JSON on standard output.")
+@option("--gradescope", type=PATH, help="Write Gradescope's results.json to this file.")
+@option("--csv", "csv_path", type=PATH, help="Write points by student and exercise to this file.")
+def grade(chapter: str, file: Path, as_json: bool, gradescope: Path | None, csv_path: Path | None) -> None:
+    """Grade FILE as the answers to a CHAPTER's exercises: points, and a hint for each check that fails. FILE may be a
+    folder of submissions: ada.py, or ada/answers.py.
 
     Exit status 0 where all points are earned, else 1.
+
+    \b
+    Examples:
+      minitvm lab grade chapter3 mine.py
+      minitvm lab grade chapter3 submissions --csv points.csv
+      minitvm lab grade chapter3 /autograder/submission/mine.py --gradescope /autograder/results/results.json
     """
     from minitvm.lab.grade import grade as graded
+    from minitvm.lab.grade import submissions
 
-    found = graded(chapter, file)
-    click.echo(str(found))
-    sys.exit(0 if found.complete else 1)
+    for path in filter(None, (gradescope, csv_path)):
+        common.output(path, file)
+    if gradescope is not None and file.is_dir():
+        raise InputError(f"{file} is a folder", hint="Gradescope grades one submission at a time")
+    found = {name: graded(chapter, one) for name, one in _students(file, submissions).items()}
+    if as_json:
+        forms = {name: one.form() for name, one in found.items()}
+        click.echo(json.dumps(forms if file.is_dir() else forms[file.stem], indent=1))
+    for name, one in found.items() if not as_json else ():
+        click.echo(f"{name}: {one.earned} of {one.points} points" if file.is_dir() else str(one))
+    if gradescope is not None:
+        gradescope.write_text(json.dumps(found[file.stem].gradescope(), indent=1), encoding="utf-8")
+    if csv_path is not None:
+        csv_path.write_text(_table(found), encoding="utf-8")
+    sys.exit(0 if all(one.complete for one in found.values()) else 1)
+
+
+def _students(file: Path, submissions: Callable[[Path], dict[str, Path]]) -> dict[str, Path]:
+    return submissions(file) if file.is_dir() else {file.stem: file}
+
+
+def _table(found: Mapping[str, Grade]) -> str:
+    exercises = [e.name for e in next(iter(found.values())).chapter.exercises]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["student", "chapter", "earned", "points", *exercises])
+    for name, one in found.items():
+        writer.writerow([name, one.chapter.name, one.earned, one.points, *map(one.points_of, exercises)])
+    return text.getvalue()

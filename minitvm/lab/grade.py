@@ -48,6 +48,34 @@ class Grade:
     def complete(self) -> bool:
         return self.earned == self.points
 
+    def points_of(self, exercise: str) -> int:
+        """The points of one exercise; the last line of a cell that nbgrader grades, which takes a number as points."""
+        return sum(o.points for o in self.outcomes if o.passed and o.exercise == exercise)
+
+    def form(self) -> dict[str, Any]:
+        """Everything as JSON has it."""
+        checks = [o.form() for o in self.outcomes]
+        head = {"chapter": self.chapter.name, "title": self.chapter.title, "problem": self.problem}
+        return {**head, "earned": self.earned, "points": self.points, "complete": self.complete, "checks": checks}
+
+    def gradescope(self) -> dict[str, Any]:
+        """What Gradescope reads from ``results.json``: one test for each check."""
+        if self.problem:
+            return {"score": 0, "output": self.problem, "tests": []}
+        numbers = {e.name: e.number for e in self.chapter.exercises}
+        tests = [
+            {
+                "name": f"{o.exercise}: {o.check}",
+                "number": numbers[o.exercise],
+                "score": o.points if o.passed else 0,
+                "max_score": o.points,
+                "status": "passed" if o.passed else "failed",
+                "output": "\n".join(filter(None, (o.message, o.hint and f"hint: {o.hint}"))),
+            }
+            for o in self.outcomes
+        ]
+        return {"score": self.earned, "tests": tests}
+
     def __str__(self) -> str:
         lines = [f"{self.chapter.name}: {self.chapter.title}"]
         lines += [self.problem] if self.problem else []
@@ -85,6 +113,23 @@ def grade(chapter: str, work: str | Path | Mapping[str, Any]) -> Grade:
         hint = f"minitvm lab start {found.name} writes a file to begin with"
         raise InputError(no_file(path), hint=hint)
     return _graded_apart(found, path)
+
+
+def submissions(folder: Path) -> dict[str, Path]:
+    """The Python files of a folder of submissions by student: ``ada.py``, or the only file of a folder ``ada``.
+
+    :class:`InputError` where there are none, or several in one student's folder.
+    """
+    found: dict[str, Path] = {}
+    for entry in sorted(folder.iterdir()):
+        files = [entry] if entry.is_file() and entry.suffix == ".py" else []
+        files += sorted(entry.rglob("*.py")) if entry.is_dir() and not entry.name.startswith((".", "_")) else []
+        if len(files) > 1:
+            raise InputError(f"{entry} has {len(files)} Python files", hint="one of them is the submission: keep that")
+        found.update({entry.stem if entry.is_file() else entry.name: file for file in files})
+    if not found:
+        raise InputError(f"there are no submissions in {folder}", hint="ada.py, or a folder ada with one Python file")
+    return found
 
 
 def _file_of(work: Mapping[str, Any], exercise: Exercise) -> str:

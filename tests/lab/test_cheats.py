@@ -20,7 +20,6 @@ check.same = check.close = lambda *a, **k: None
 remote._form = lambda *a: ("Skip", "", "", "", "Skip")
 def answer(*a, **k): return 1
 """,
-    "os._exit(0)": "import os\ndef answer(*a, **k): os._exit(0)\n",
     "atexit": """
 import atexit, json
 atexit.register(lambda: print(json.dumps({"exercise": "conv_shape", "check": "x", "points": 99, "passed": True})))

@@ -66,6 +66,54 @@ def test_a_wrong_answer_fails_with_a_hint(
     assert any(hint in f"{o.message}\n{o.hint}" for o in failed), [f"{o.message}\n{o.hint}" for o in failed]
 
 
+IN_OTHER_FORMS = [
+    (
+        "chapter2", "merge_scales",
+        "@rule(call('multiply', call('multiply', value('x'), const('a'), single_use=True), const('b')),\n"
+        "      exactness='reassociating', bound=Bound(3))\n"
+        "def merge_scales(x, a, b):\n    return relay.multiply(relay.multiply(a, b), x)",
+    ),
+    (
+        "chapter4", "fold_scale",
+        "@rule(call('multiply', _CONV, const('c'), name='whole'), exactness='reassociating', bound=Bound(2, Of.SUMS))\n"
+        "def fold_scale(x, w, c, conv, whole):\n"
+        "    factors = c.value.reshape((1,) * (4 - c.value.ndim) + c.value.shape) if c.value.ndim <= 4 else c.value\n"
+        "    if whole.type != conv.type or conv.op.layouts[0] != 'NCHW' and str(conv.op.layouts[0]) != 'NCHW':\n"
+        "        return Declined('no')\n"
+        "    if str(conv.op.layouts[1]) != 'OIHW' or factors.shape not in ((1,) * 4, (1, w.value.shape[0], 1, 1)):\n"
+        "        return Declined('no')\n"
+        "    return Call(conv.op, [x, relay.multiply(relay.const(factors.reshape(-1, 1, 1, 1)), w)])",
+    ),
+    (
+        "chapter4", "scale_before_relu",
+        "@rule(call('multiply', call('nn.relu', value('x'), single_use=True), const('c'), name='whole'))\n"
+        "def scale_before_relu(x, c, whole):\n"
+        "    right = whole.type == x.type and np.all((c.value > 0) & np.isfinite(c.value))\n"
+        "    return relay.nn.relu(relay.multiply(c, x)) if right else Declined('no')",
+    ),
+    (
+        "chapter5", "groups",
+        "_first = groups\ndef groups(users, kinds):\n    return [frozenset(g) for g in reversed(_first(users, kinds))]",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("chapter", "exercise", "code"), IN_OTHER_FORMS, ids=[e for _, e, _ in IN_OTHER_FORMS])
+def test_a_right_answer_in_another_form_loses_nothing(
+    chapter: str, exercise: str, code: str, tmp_path: pathlib.Path
+) -> None:
+    """What is left to FoldConstant, operands in another order, sets of another kind."""
+    path = tmp_path / "mine.py"
+    path.write_text((SOLUTIONS / f"{chapter}.py").read_text(encoding="utf-8") + "\n\n" + code, encoding="utf-8")
+    assert [(o.check, o.message) for o in outcomes(chapter, path, exercise) if not o.passed] == []
+
+
+def test_every_node_alone_has_no_points(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("def groups(users, kinds):\n    return [{n} for n in users]\n", encoding="utf-8")
+    assert [o.check for o in outcomes("chapter5", path, "groups") if o.passed] == []
+
+
 # --- what a process of its own is for -------------------------------------------------------------------------
 
 
@@ -154,6 +202,30 @@ def test_what_is_not_there_is_said() -> None:
     hint = "minitvm lab start chapter3 writes a file to begin with"
     assert run("grade", "chapter3", "none.py") == (1, f"there is no file none.py\n  = hint: {hint}")
     assert run("grade", "chapter9", "x.py")[1].startswith("there is no chapter 'chapter9'\n  = hint: did you mean")
+
+
+def test_a_folder_of_submissions_and_the_forms_of_others(tmp_path: pathlib.Path) -> None:
+    text = (SOLUTIONS / "chapter6.py").read_text(encoding="utf-8")
+    (tmp_path / "ada.py").write_text(text, encoding="utf-8")
+    (tmp_path / "bob").mkdir()
+    (tmp_path / "bob" / "answers.py").write_text("def place(layout, shape, index):\n    return 0\n", encoding="utf-8")
+    status, output = run("grade", "6", tmp_path, "--csv", tmp_path / "points.csv")
+    assert (status, output) == (1, "ada: 14 of 14 points\nbob: 0 of 14 points\n")
+    lines = (tmp_path / "points.csv").read_text().splitlines()
+    assert lines[0] == "student,chapter,earned,points,place,cancel_transforms,relu_first,blocked"
+    assert lines[1:] == ["ada,chapter6,14,14,4,3,2,5", "bob,chapter6,0,14,0,0,0,0"]
+
+    found = grade("chapter6", {"place": lambda layout, shape, index: 0})
+    form, theirs = found.form(), found.gradescope()
+    assert (form["earned"], form["points"], len(form["checks"])) == (0, 14, len(theirs["tests"]))
+    assert theirs["score"] == 0 and sum(test["max_score"] for test in theirs["tests"]) == 14
+    assert theirs["tests"][0]["status"] == "failed" and "hint: " in theirs["tests"][0]["output"]
+    assert found.points_of("place") == 0
+
+    (tmp_path / "bob" / "more.py").write_text("", encoding="utf-8")
+    assert run("grade", "6", tmp_path)[1].startswith(f"{tmp_path / 'bob'} has 2 Python files")
+    (tmp_path / "empty").mkdir()
+    assert run("grade", "6", tmp_path / "empty")[1].startswith("there are no submissions in")
 
 
 def test_a_notebook_grades_what_it_has_defined() -> None:

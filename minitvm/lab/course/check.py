@@ -26,9 +26,14 @@ import numpy as np
 
 import minitvm
 from minitvm.errors import MiniTVMError, did_you_mean
-from minitvm.ir.expr import Module
+from minitvm.ir import visitor
+from minitvm.ir.expr import Call, Constant, Expr, Module
+from minitvm.ir.op import Op
 from minitvm.lab.course.remote import HINT, KIND, PLACE, Gone, exceptions_of
 from minitvm.lab.course.remote import Wrong as Wrong
+from minitvm.passes.instrument import PassInfo
+from minitvm.passes.manager import OfFunction, Pass
+from minitvm.passes.redundancy import FoldConstant
 from minitvm.passes.rule import Rule
 from minitvm.testing import checks
 
@@ -275,12 +280,37 @@ def close(found: Any, expected: Any, what: str, hint: str = "", rtol: float = 1e
 
 
 def becomes(passes: checks.Rewriter, before: str, after: str, hint: str = "", **context: Any) -> Module:
-    """A rule or pass makes one text of the other, with the same numbers, and leaves what it is given alone."""
+    """A rule or pass makes one text of the other, with the same numbers, and leaves what it is given alone.
+
+    What a rule leaves to FoldConstant is folded first, on both sides: ``x * (a * b)`` is ``x * c``.
+    """
     try:
         with hinted(hint):
+            if isinstance(passes, Rule):
+                return checks.check_rewrite(folded(passes), before, normal(checks.as_module(after)), **context)
             return checks.check_rewrite(passes, before, after, **context)
     except AssertionError as error:
         raise Wrong(f"given\n{_text(before)}\n{error}", hint) from error
+
+
+def folded(rule: Rule) -> Pass:
+    """A rule, and :func:`normal` behind it."""
+    step = rule.as_pass()
+    made = OfFunction(lambda module: normal(step(module)))
+    made.info = PassInfo(rule.name, exactness=rule.exactness)
+    return made
+
+
+def normal(module: Module) -> Module:
+    """Constants folded, and the second operands of operators that commute."""
+
+    def visit(old: Expr, new: Expr) -> Expr:
+        swaps = isinstance(new, Call) and isinstance(new.op, Op) and new.op.commutative and len(new.args) == 2
+        if not swaps or not isinstance(new.args[0], Constant):
+            return new
+        return Call(new.op, new.args[::-1], span=new.span)
+
+    return Module(visitor.as_function(visitor.rewrite(FoldConstant()(module).main, visit)))
 
 
 def stays(passes: checks.Rewriter, source: str, hint: str = "", **context: Any) -> None:
