@@ -36,7 +36,7 @@ ROOMS = {
     "cuda": room(5_460, "codegen/cuda runtime/nvidia"),
     "lab": room(5_600, "lab"),
     "viewer": room(490, "viewer codegen/llvm/origins.py"),
-    "cli": room(1_590, "cli __main__.py"),
+    "cli": room(1_625, "cli __main__.py"),
     "ort": room(
         2_650,
         "ort capi session.py onnx_backend.py generation.py runtime/kept.py runtime/specialised.py"

@@ -42,7 +42,7 @@ def start(chapter: str | None, output: Path | None, force: bool) -> None:
 @command()
 @click.argument("chapter")
 @click.argument("file", type=PATH)
-@option("--json", "as_json", is_flag=True, excludes=("--gradescope",), help="Everything as JSON on standard output.")
+@option("--json", "as_json", is_flag=True, help="Everything as JSON on standard output.")
 @option("--gradescope", type=PATH, help="Write Gradescope's results.json to this file.")
 @option("--csv", "csv_path", type=PATH, help="Write points by student and exercise to this file.")
 def grade(chapter: str, file: Path, as_json: bool, gradescope: Path | None, csv_path: Path | None) -> None:

@@ -9,7 +9,7 @@ Graph = dict[str, list[str]]
 
 def common(one: str | None, other: str | None, parent: dict[str, str | None], depth: dict[str, int]) -> str | None:
     while one != other:
-        if one is None or other is None:
+        if one is None:
             return None
         if depth[one] >= depth[other]:
             one = parent[one]

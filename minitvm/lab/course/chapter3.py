@@ -13,7 +13,7 @@ from minitvm.ir.expr import Call, Constant, Expr, Module
 from minitvm.ir.pattern import call, const, value
 from minitvm.ir.visitor import calls
 from minitvm.lab.course.check import Chapter, Wrong, becomes, stays
-from minitvm.lab.course.texts import Given, Noise, drawn_inputs, over, shape_of
+from minitvm.lab.course.texts import Given, Noise, drawn_inputs, fused, over, shape_of
 from minitvm.passes.bound import Bound, Of
 from minitvm.passes.rule import Replacement, Rule, rule
 from minitvm.testing.checks import as_module, run_opt_pass
@@ -54,6 +54,11 @@ def _(merge_equal: Any) -> None:
     found = run_opt_pass(given, Given(merge_equal))
     if len(calls(found.main)) != 3:
         raise Wrong("two calls of a random operator became one", "leave calls alone whose op.stateful is true")
+
+
+@merge.check("calls of groups stay")
+def _(merge_equal: Any) -> None:
+    stays(Given(merge_equal), fused(over("sum(exp(%x), axis=[0])")), "a group's op is a Function, which has no traits")
 
 
 # --- 3.2 ------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Module
 from minitvm.ir.visitor import calls
 from minitvm.lab.course.check import Chapter, Wrong, as_rule, becomes, close, folded, hinted, same, stays
-from minitvm.lab.course.texts import Given, Noise, operators, reference_fold_scale
+from minitvm.lab.course.texts import Given, Noise, fused, operators, reference_fold_scale
 from minitvm.lab.course.texts import over as over_any
 from minitvm.passes.redundancy import FoldConstant
 from minitvm.testing.checks import as_module, run_opt_pass
@@ -53,6 +53,11 @@ def _(fold_constants: Any) -> None:
     noise = Module.from_expr(relay.add(x, Call(Noise(), [relay.const(np.ones(3, "float32"))])))
     if len(calls(run_opt_pass(noise, Given(fold_constants)).main)) != 2:
         raise Wrong("a random operator's call was folded", "what is random is so in every run: ask op.stateful")
+
+
+@fold.check("calls of groups stay")
+def _(fold_constants: Any) -> None:
+    stays(Given(fold_constants), fused(over("add(exp(%x), 1f)")), "a group's op is a Function, which has no reference")
 
 
 @fold.check("dtypes stay what they were")
@@ -155,6 +160,28 @@ def _(rule: Any) -> None:
 @scale.check("a convolution that somebody else reads stays")
 def _(rule: Any) -> None:
     stays(rule, conv("(multiply(%0, 2f), %0)"), "single_use=True, else it is computed twice, with two weights")
+
+
+_LYING = """
+def @main(%x: Tensor[(1, 3, 3, 3), float32]) {
+  multiply(nn.conv2d(%x, const(VALUES, float32), LAYOUTS), const([[[2]], [[3]], [[5]]], float32))
+}
+"""
+"""As many rows as channels: a factor of shape (3, 1, 1) fits both."""
+
+
+@scale.check("other layouts, where rows may be as many as channels")
+def _(rule: Any) -> None:
+    rng = np.random.default_rng(5)
+    weight = str(rng.integers(-4, 5, (3, 3, 3, 3)).tolist())
+    hint = "factors of shape (o, 1, 1) are for channels in NCHW, filters are the weight's axis 0 in OIHW: ask conv.op"
+    for data, kernel in (("NHWC", "OIHW"), ("NCHW", "HWIO")):
+        layouts = f'padding=[1, 1, 1, 1], data_layout="{data}", kernel_layout="{kernel}"'
+        given = as_module(_LYING.replace("VALUES", weight).replace("LAYOUTS", layouts))
+        x = rng.normal(size=(1, 3, 3, 3)).astype("float32")
+        with hinted(hint):
+            found = run_opt_pass(given, rule)
+        close(evaluate(found, x), evaluate(given, x), f"the value with {data} and {kernel}", hint)
 
 
 @scale.check("it says that roundings change")

@@ -86,6 +86,7 @@ def _(rule: Any) -> None:
 @cancel.check("twice the same way is not back, even where the shape says so")
 def _(rule: Any) -> None:
     hint = "all four names have to fit: first.op.dst_layout is second.op.src_layout, and the other way round"
+    stays(rule, over(to(to("%x", "NCHW", "NHWC"), "CHWN", "NCHW"), shape="(4, 4, 4, 4)"), hint)
     stays(rule, over(to(to("%x", "NCHW", "NHWC"), "NCHW", "NHWC"), shape="(4, 4, 4, 4)"), hint)
 
 
@@ -143,6 +144,8 @@ def _(rule: Any) -> None:
     grouped = conv(16, 16, ", groups=2", weight="(16, 8, 3, 3)")
     stays(rule, grouped, "with groups a weight has other axes: ask conv.op.groups")
     lying = conv(8, 8, ', data_layout="NHWC", kernel_layout="HWIO"', "(3, 3, 8, 8)", "(1, 6, 5, 8)")
+    stays(rule, lying, "ask conv.op.data_layout and conv.op.kernel_layout first")
+    lying = conv(8, 8, ', data_layout="NHWC", kernel_layout="HWIO"', "(8, 8, 8, 8)", "(1, 16, 16, 8)")
     stays(rule, lying, "ask conv.op.data_layout and conv.op.kernel_layout first")
 
 

@@ -313,7 +313,7 @@ def normal(module: Module) -> Module:
     return Module(visitor.as_function(visitor.rewrite(FoldConstant()(module).main, visit)))
 
 
-def stays(passes: checks.Rewriter, source: str, hint: str = "", **context: Any) -> None:
+def stays(passes: checks.Rewriter, source: str | Module, hint: str = "", **context: Any) -> None:
     """A rule or pass does not fire: the same module comes back."""
     try:
         with hinted(hint):
@@ -322,5 +322,5 @@ def stays(passes: checks.Rewriter, source: str, hint: str = "", **context: Any) 
         raise Wrong(f"given\n{_text(source)}\n{error}", hint) from error
 
 
-def _text(source: str) -> str:
-    return inspect.cleandoc(source)
+def _text(source: str | Module) -> str:
+    return inspect.cleandoc(str(source))

@@ -54,7 +54,7 @@ class Apart:
         return self.begin().remote(FIND)(exercise.name, exercise.is_rule, exercise.forbids)
 
     def ended(self) -> tuple[str, str]:
-        """How it ended, and a hint."""
+        """The way in which it ended, and a hint."""
         assert self.process is not None
         status = self.end()
         if status < 0 and -status in (signal.SIGSEGV, getattr(signal, "SIGBUS", -1), signal.SIGILL, signal.SIGABRT):

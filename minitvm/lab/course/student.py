@@ -79,7 +79,7 @@ class Student:
 
 
 def guard(file: str, course: Path = COURSE) -> None:
-    """From here on, this process neither reads the graders and the solutions nor starts, ends or looks into others."""
+    """Refuses, from here on, to read graders and solutions, and to start, end or look into other processes."""
     hidden = (str(course) + os.sep, str(Path(minitvm.__file__).parents[1] / "docs" / "course" / "solutions"))
     own, mine = (f"/proc/{os.getpid()}/", "/proc/self/"), os.path.realpath(file)
 

@@ -8,10 +8,12 @@ from minitvm.ir import builder as relay
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.op import Fusion, Op
+from minitvm.ir.parser import parse_module
 from minitvm.ir.pattern import call, const, value
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import as_function, calls
 from minitvm.lab.course.check import Wrong
+from minitvm.passes import FuseOps, InferType
 from minitvm.passes.instrument import PassInfo
 from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.passes.rule import Replacement, rule
@@ -50,6 +52,11 @@ class Given(FunctionPass):
         if not isinstance(found, Function):
             raise Wrong(f"it returned {found!r}, not a Function", "return rewrite(function, visit)")
         return as_function(found)
+
+
+def fused(text: str) -> Module:
+    """A module whose calls are calls of groups."""
+    return FuseOps()(InferType()(parse_module(text)))
 
 
 class Noise(Op, fusion=Fusion.OPAQUE, stateful=True):
