@@ -17,7 +17,7 @@ from functools import partial
 
 from minitvm.ir.dims import Dim
 from minitvm.ir.loop.expr import Buffer, Const, Index, LoopExpr, LoopVar, as_index
-from minitvm.ir.loop.stmt import Alloc, For, If, LoopKind, Stmt, Store, seq
+from minitvm.ir.loop.stmt import Alloc, For, If, LoopKind, Stmt, seq, store
 
 
 class LoopBuilder:
@@ -37,7 +37,7 @@ class LoopBuilder:
         self._blocks[-1] += stmts
 
     def store(self, buffer: Buffer, index: Sequence[Index], value: LoopExpr) -> None:
-        self.emit(Store(buffer, tuple(map(as_index, index)), value))
+        self.emit(store(buffer, index, value))
 
     @contextmanager
     def _block(self, around: Callable[[Stmt], Stmt]) -> Iterator[None]:

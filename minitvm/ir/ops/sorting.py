@@ -5,35 +5,23 @@ keep their order; NaN counts as the largest.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from minitvm.ir.dims import Dim, falls_short
-from minitvm.ir.loop import (
-    Alloc,
-    Binary,
-    Buffer,
-    Const,
-    If,
-    LoopExpr,
-    LoopKind,
-    Stmt,
-    as_index,
-    intrin,
-    loop,
-    minimum,
-    select,
-    seq,
-    store,
-)
+from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, LoopKind, Stmt, as_index, intrin, minimum, select
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import Axiswise, normalize_axis, unflatten_index
 from minitvm.ir.types import DType, TensorType, TupleType, Type
 
-Compare = Callable[[LoopExpr, LoopExpr, Buffer], Stmt]
-"""``compare(p, q, flag)`` stores whether what is at position ``p`` comes strictly before what is at ``q``."""
+Compare = Callable[[LoopBuilder, LoopExpr, LoopExpr, Buffer], None]
+"""``compare(code, p, q, flag)`` stores whether what is at position ``p`` comes strictly before what is at ``q``."""
 
 
 def less(a: LoopExpr, b: LoopExpr) -> LoopExpr:
@@ -46,10 +34,10 @@ def less(a: LoopExpr, b: LoopExpr) -> LoopExpr:
 def by_value(value: Callable[[LoopExpr], LoopExpr], ascending: bool, ties: bool = False) -> Compare:
     """Positions by the elements there; with ``ties`` by themselves where elements are equal."""
 
-    def compare(p: LoopExpr, q: LoopExpr, flag: Buffer) -> Stmt:
+    def compare(code: LoopBuilder, p: LoopExpr, q: LoopExpr, flag: Buffer) -> None:
         a, b = (value(p), value(q)) if ascending else (value(q), value(p))
         equal = intrin("not", less(b, a)) & (p < q)
-        return store(flag, [0], less(a, b) | equal if ties else less(a, b))
+        code.store(flag, [0], less(a, b) | equal if ties else less(a, b))
 
     return compare
 
@@ -59,17 +47,11 @@ def counter(name: str) -> Buffer:
     return Buffer(name, (1,), "int64", "local")
 
 
-def with_counters(buffers: Sequence[Buffer], body: Stmt) -> Stmt:
-    for buffer in reversed(buffers):
-        body = Alloc(buffer, body)
-    return body
-
-
 _MOST_LEVELS = 40
 """Of merges, where only a run knows how many elements there are: more than memory holds."""
 
 
-def sort_positions(order: Buffer, compare: Compare, count: LoopExpr | None = None) -> Stmt:
+def sort_positions(code: LoopBuilder, order: Buffer, compare: Compare, count: LoopExpr | None = None) -> None:
     """Fills ``order`` (n,) with 0 to n-1 so that what is there is in order: runs of 1, 2, 4, ... are merged.
 
     With ``count`` only so many places of it; the others are written, too.
@@ -78,97 +60,140 @@ def sort_positions(order: Buffer, compare: Compare, count: LoopExpr | None = Non
     extent: LoopExpr = as_index(most) if count is None else count
     spare, flag = Buffer("spare", order.shape, "int64", "shared"), Buffer("flag", (1,), "bool", "local")
     left, right = counter("left"), counter("right")
-
-    def merge(low: LoopExpr, width: LoopExpr) -> Stmt:
-        middle, high = minimum(low + width, extent), minimum(low + width + width, extent)
-
-        def step(k: LoopExpr) -> Stmt:
-            i, j = left[0], right[0]
-            p, q = order[minimum(i, extent - 1)], order[minimum(j, extent - 1)]
-            takes_right = (j < high) & (flag[0] | (middle <= i))
-            moved = [store(right, [0], j + 1), store(spare, [low + k], q)]
-            kept = [store(left, [0], i + 1), store(spare, [low + k], p)]
-            return seq(compare(q, p, flag), If(takes_right, seq(*moved[::-1]), seq(*kept[::-1])))
-
-        back = loop(high - low, lambda k: store(order, [low + k], spare[low + k]), name="k")
-        return seq(store(left, [0], low), store(right, [0], middle), loop(high - low, step, name="k"), back)
-
-    def double(level: LoopExpr) -> Stmt:
-        width = Binary("shl", Const(1), level)
-        pairs = Binary("shr", extent - 1, level + 1) + 1
-        merges = loop(pairs, lambda b: merge(b * (width + width), width), name="b")
-        return merges if count is None and isinstance(most, int) else If(width < extent, merges)
-
-    filled = [order] if count is None else [order, spare]
-    start = loop(most, lambda k: seq(*(store(buffer, [k], k) for buffer in filled)), name="k")
     levels = max(most - 1, 0).bit_length() if isinstance(most, int) else _MOST_LEVELS
-    merges = loop(levels, double, name="level")
-    return with_counters([spare, flag, left, right], seq(start, merges))
+    with code.memory(spare, flag, left, right):
+        with code.loop(most, "k") as k:
+            for buffer in [order] if count is None else [order, spare]:
+                code.store(buffer, [k], k)
+        with code.loop(levels, "level") as level:
+            width = Binary("shl", Const(1), level)
+            with code.when(None if count is None and isinstance(most, int) else width < extent):
+                pairs = Binary("shr", extent - 1, level + 1) + 1
+                with code.loop(pairs, "b") as b:
+                    low = b * (width + width)
+                    middle, high = minimum(low + width, extent), minimum(low + width + width, extent)
+                    _merge(code, order, spare, (low, middle, high), (left, right, flag), compare, extent)
 
 
-def best_positions(best: Buffer, extent: int, compare: Compare) -> Stmt:
-    """Fills ``best`` (k,) with the positions of the first k of ``extent`` elements: a heap, the last of them on top."""
-    known = best.shape[0]
-    most: Any = known if isinstance(known, int) else as_index(known)
-    flag, parent = Buffer("flag", (1,), "bool", "local"), counter("parent")
+def _merge(
+    code: LoopBuilder,
+    order: Buffer,
+    spare: Buffer,
+    ends: tuple[LoopExpr, LoopExpr, LoopExpr],
+    heads: tuple[Buffer, Buffer, Buffer],
+    compare: Compare,
+    extent: LoopExpr,
+) -> None:
+    """Two neighbouring runs become one, in ``spare``, and go back from there."""
+    (low, middle, high), (left, right, flag) = ends, heads
+    code.store(left, [0], low)
+    code.store(right, [0], middle)
+    with code.loop(high - low, "k") as k:
+        i, j = left[0], right[0]
+        p, q = order[minimum(i, extent - 1)], order[minimum(j, extent - 1)]
+        compare(code, q, p, flag)
+        with code.when((j < high) & (flag[0] | (middle <= i))):
+            code.store(spare, [low + k], q)
+            code.store(right, [0], j + 1)
+        with code.otherwise():
+            code.store(spare, [low + k], p)
+            code.store(left, [0], i + 1)
+    with code.loop(high - low, "k") as k:
+        code.store(order, [low + k], spare[low + k])
 
-    def sift() -> Stmt:
+
+@dataclass(frozen=True)
+class _Heap:
+    """The positions of the best so far in ``best`` (k,), the last of them on top."""
+
+    code: LoopBuilder
+    best: Buffer
+    compare: Compare
+
+    @cached_property
+    def most(self) -> Any:
+        known = self.best.shape[0]
+        return known if isinstance(known, int) else as_index(known)
+
+    @cached_property
+    def registers(self) -> tuple[Buffer, Buffer, Buffer, Buffer]:
+        """A comparison's result, the place that goes down, that below it, and what moves."""
+        return Buffer("flag", (1,), "bool", "local"), counter("parent"), counter("child"), counter("hold")
+
+    def fill(self, extent: int) -> None:
+        """The first k of ``extent`` elements."""
+        code, best, most, (flag, parent, *_) = self.code, self.best, self.most, self.registers
+        short = extent - most if isinstance(most, int) else None
+        others = select(Const(0) < most, as_index(extent) - most, Const(0)) if short is None else short
+        with code.memory(*self.registers):
+            with code.loop(most, "k") as k:
+                code.store(best, [k], k)
+            with code.loop(most // 2, "k") as k:
+                code.store(parent, [0], most // 2 - 1 - k)
+                self.sift()
+            with code.loop(others, "p") as k:
+                self.compare(code, k + most, best[0], flag)
+                with code.when(flag[0]):
+                    code.store(best, [0], k + most)
+                    code.store(parent, [0], Const(0))
+                    self.sift()
+
+    def sift(self) -> None:
         """What is at ``parent`` goes down until nothing below it comes after it."""
-
-        def down(level: LoopExpr) -> Stmt:
+        code, best, most, (flag, parent, child, hold) = self.code, self.best, self.most, self.registers
+        with code.loop(most.bit_length() if isinstance(most, int) else _MOST_LEVELS, "level"):
             up, first = parent[0], parent[0] * 2 + 1
-            second = minimum(first + 1, most - 1)
-            a, b = best[minimum(first, most - 1)], best[second]
-            below = select(flag[0], second, minimum(first, most - 1))
-            swap = seq(
-                store(hold, [0], best[up]),
-                store(best, [up], best[child[0]]),
-                store(best, [child[0]], hold[0]),
-                store(parent, [0], child[0]),
-            )
-            lower = seq(compare(best[up], best[child[0]], flag), If(flag[0], swap, store(parent, [0], as_index(most))))
-            return If(first < most, seq(compare(a, b, flag), store(child, [0], below), lower))
-
-        return loop(known.bit_length() if isinstance(known, int) else _MOST_LEVELS, down, name="level")
-
-    child, hold = counter("child"), counter("hold")
-    fill = loop(most, lambda k: store(best, [k], k), name="k")
-    heap = loop(most // 2, lambda k: seq(store(parent, [0], most // 2 - 1 - k), sift()), name="k")
-
-    def candidate(k: LoopExpr) -> Stmt:
-        enter = seq(store(best, [0], k + most), store(parent, [0], Const(0)), sift())
-        return seq(compare(k + most, best[0], flag), If(flag[0], enter))
-
-    others = extent - known if isinstance(known, int) else select(Const(0) < most, as_index(extent) - most, Const(0))
-    rest = loop(others, candidate, name="p")
-    return with_counters([flag, parent, child, hold], seq(fill, heap, rest))
+            with code.when(first < most):
+                second = minimum(first + 1, most - 1)
+                self.compare(code, best[minimum(first, most - 1)], best[second], flag)
+                code.store(child, [0], select(flag[0], second, minimum(first, most - 1)))
+                self.compare(code, best[up], best[child[0]], flag)
+                with code.when(flag[0]):
+                    code.store(hold, [0], best[up])
+                    code.store(best, [up], best[child[0]])
+                    code.store(best, [child[0]], hold[0])
+                    code.store(parent, [0], child[0])
+                with code.otherwise():
+                    code.store(parent, [0], as_index(most))
 
 
-def first_positions(order: Buffer, extent: int, value: Callable[[LoopExpr], LoopExpr], ascending: bool) -> Stmt:
+def first_positions(
+    code: LoopBuilder, order: Buffer, extent: int, value: Callable[[LoopExpr], LoopExpr], ascending: bool
+) -> None:
     """Fills ``order`` (k,) with the positions of the first k of ``extent`` elements, in order."""
     most = order.shape[0]
     if most == extent:
-        return sort_positions(order, by_value(value, ascending))
+        sort_positions(code, order, by_value(value, ascending))
+        return
     best, compare = Buffer("best", (most,), "int64", "shared"), by_value(value, ascending, ties=True)
 
-    def among_best(p: LoopExpr, q: LoopExpr, flag: Buffer) -> Stmt:
-        return compare(best[p], best[q], flag)
+    def among_best(code: LoopBuilder, p: LoopExpr, q: LoopExpr, flag: Buffer) -> None:
+        compare(code, best[p], best[q], flag)
 
-    named = loop(most, lambda k: store(order, [k], best[order[k]]), name="k")
-    return Alloc(best, seq(best_positions(best, extent, compare), sort_positions(order, among_best), named))
+    with code.memory(best):
+        _Heap(code, best, compare).fill(extent)
+        sort_positions(code, order, among_best)
+        with code.loop(most, "k") as k:
+            code.store(order, [k], best[order[k]])
 
 
-def rows_along(
-    shape: Sequence[int], axis: int, body: Callable[[Callable[[LoopExpr], tuple[LoopExpr, ...]]], Stmt]
-) -> Stmt:
-    """``body(at)`` for every row along ``axis``, in parallel; ``at(k)`` is the index of the row's element ``k``."""
+@dataclass(frozen=True)
+class Row:
+    """A row along ``axis``, at ``index`` on the others; ``row[k]`` is the index of its element ``k``."""
+
+    index: tuple[LoopExpr, ...]
+    axis: int
+
+    def __getitem__(self, k: LoopExpr) -> tuple[LoopExpr, ...]:
+        return (*self.index[: self.axis], k, *self.index[self.axis :])
+
+
+@contextmanager
+def rows_along(code: LoopBuilder, shape: Sequence[int], axis: int) -> Iterator[Row]:
+    """Every row along ``axis``, in parallel."""
     others = [n for d, n in enumerate(shape) if d != axis]
-
-    def row(number: LoopExpr) -> Stmt:
-        index = unflatten_index(number, others)
-        return body(lambda k: (*index[:axis], k, *index[axis:]))
-
-    return loop(math.prod(others), row, LoopKind.PARALLEL, name="row")
+    with code.loop(math.prod(others), "row", LoopKind.PARALLEL) as number:
+        yield Row(tuple(unflatten_index(number, others)), axis)
 
 
 def _order(data: np.ndarray, axis: int, is_ascend: bool) -> np.ndarray:
@@ -189,18 +214,13 @@ class Sorting(Axiswise, exact=True):
         raise NotImplementedError
 
     def statements(self, data: Buffer, result: Buffer) -> Stmt:
-        axis = self.axis % len(data.shape)
-
-        def row(at: Callable[[LoopExpr], tuple[LoopExpr, ...]]) -> Stmt:
-            order = Buffer("order", (data.shape[axis],), "int64", "shared")
-            sorting = sort_positions(order, by_value(lambda p: data[at(p)], self.is_ascend))
-
-            def put(k: LoopExpr) -> Stmt:
-                return store(result, at(k), self.result(data, order[k], at(order[k])))
-
-            return Alloc(order, seq(sorting, loop(order.shape[0], put, name="k")))
-
-        return rows_along(data.shape, axis, row)
+        code, axis = LoopBuilder(), self.axis % len(data.shape)
+        order = Buffer("order", (data.shape[axis],), "int64", "shared")
+        with rows_along(code, data.shape, axis) as row, code.memory(order):
+            sort_positions(code, order, by_value(lambda p: data[row[p]], self.is_ascend))
+            with code.loop(order.shape[0], "k") as k:
+                code.store(result, row[k], self.result(data, order[k], row[order[k]]))
+        return code.stmt
 
 
 class Sort(Sorting, name="sort", fusion=Fusion.OPAQUE):
@@ -260,17 +280,13 @@ class TopK(Op, name="topk", fusion=Fusion.OPAQUE, exact=True):
         return self._chosen(np.take_along_axis(data, positions, axis), positions.astype(self.dtype), tuple)
 
     def statements(self, data: Buffer, *results: Buffer) -> Stmt:
-        axis = self.axis % len(data.shape)
-
-        def row(at: Callable[[LoopExpr], tuple[LoopExpr, ...]]) -> Stmt:
-            order = Buffer("order", (results[0].shape[axis],), "int64", "shared")
-            sorting = first_positions(order, data.shape[axis], lambda p: data[at(p)], self.is_ascend)
-
-            def put(k: LoopExpr) -> Stmt:
-                found = {"values": data[at(order[k])], "indices": order[k].astype(self.dtype)}
+        code, axis = LoopBuilder(), self.axis % len(data.shape)
+        order = Buffer("order", (results[0].shape[axis],), "int64", "shared")
+        with rows_along(code, data.shape, axis) as row, code.memory(order):
+            first_positions(code, order, data.shape[axis], lambda p: data[row[p]], self.is_ascend)
+            with code.loop(order.shape[0], "k") as k:
+                found = {"values": data[row[order[k]]], "indices": order[k].astype(self.dtype)}
                 chosen = found.values() if self.ret_type == "both" else [found[self.ret_type]]
-                return seq(*(store(result, at(k), value) for result, value in zip(results, chosen, strict=True)))
-
-            return Alloc(order, seq(sorting, loop(order.shape[0], put, name="k")))
-
-        return rows_along(data.shape, axis, row)
+                for result, value in zip(results, chosen, strict=True):
+                    code.store(result, row[k], value)
+        return code.stmt

@@ -5,10 +5,11 @@ import math
 import numpy as np
 
 from minitvm.ir.dims import differ
-from minitvm.ir.loop import Alloc, Buffer, Const, If, LoopExpr, LoopKind, Stmt, const, intrin, loop, nest, seq, store
+from minitvm.ir.loop import Buffer, Const, LoopExpr, LoopKind, Stmt, const, intrin
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind, unflatten_index
-from minitvm.ir.ops.sorting import counter, with_counters
+from minitvm.ir.ops.sorting import counter
 from minitvm.ir.types import TensorType, accumulator
 
 
@@ -28,37 +29,36 @@ class Det(Op, name="linalg.det", fusion=Fusion.OPAQUE):
         extent, wide = data.shape[-1], accumulator(data.dtype)
         work = Buffer("work", (extent, extent), wide, "shared")
         product, hold = (Buffer(name, (1,), wide, "local") for name in ("product", "hold"))
-        best = counter("best")
-
-        def step(k: LoopExpr) -> Stmt:
-            def look(i: LoopExpr) -> Stmt:
-                row = i + k + 1
-                larger = intrin("abs", work[best[0], k]) < intrin("abs", work[row, k])
-                return If(larger, store(best, [0], row))
-
-            def swap(j: LoopExpr) -> Stmt:
-                kept, moved = store(hold, [0], work[k, j]), store(work, [k, j], work[best[0], j])
-                return seq(kept, moved, store(work, [best[0], j], hold[0]))
-
-            def eliminate(i: LoopExpr) -> Stmt:
-                row, factor = i + k + 1, hold[0]
-                ratio = store(hold, [0], work[row, k] / work[k, k])
-                each = loop(extent, lambda j: store(work, [row, j], work[row, j] - factor * work[k, j]), name="j")
-                return seq(ratio, each)
-
-            below = extent - 1 - k
-            exchanged = seq(loop(extent, swap, name="j"), store(product, [0], intrin("neg", product[0])))
-            pivot = seq(store(best, [0], k), loop(below, look, name="i"), If(best[0].not_equal(k), exchanged))
-            used = store(product, [0], product[0] * work[k, k])
-            rest = If(work[k, k].not_equal(const(0, wide)), loop(below, eliminate, name="i"))
-            return seq(pivot, used, rest)
-
-        def matrix(number: LoopExpr) -> Stmt:
+        best, code = counter("best"), LoopBuilder()
+        registers = work, product, hold, best
+        with code.loop(math.prod(result.shape), "matrix", LoopKind.PARALLEL) as number, code.memory(*registers):
             at = tuple(unflatten_index(number, result.shape))
-            copy = nest((extent, extent), lambda i, j: store(work, [i, j], data[at + (i, j)].astype(wide)))
-            start = store(product, [0], const(1, wide))
-            put = store(result, at, product[0].astype(data.dtype))
-            body = seq(copy, start, loop(Const(extent), step, name="k"), put)
-            return Alloc(work, with_counters([product, hold, best], body))
+            with code.nest((extent, extent)) as (i, j):
+                code.store(work, [i, j], data[at + (i, j)].astype(wide))
+            code.store(product, [0], const(1, wide))
+            with code.loop(Const(extent), "k") as k:
+                self._step(code, k, registers)
+            code.store(result, at, product[0].astype(data.dtype))
+        return code.stmt
 
-        return loop(math.prod(result.shape), matrix, LoopKind.PARALLEL, name="matrix")
+    def _step(self, code: LoopBuilder, k: LoopExpr, registers: tuple[Buffer, Buffer, Buffer, Buffer]) -> None:
+        """Of elimination: the largest element below comes up, and zeros are made below it."""
+        (work, product, hold, best), extent = registers, registers[0].shape[0]
+        below = extent - 1 - k
+        code.store(best, [0], k)
+        with code.loop(below) as i:
+            row = i + k + 1
+            with code.when(intrin("abs", work[best[0], k]) < intrin("abs", work[row, k])):
+                code.store(best, [0], row)
+        with code.when(best[0].not_equal(k)):
+            with code.loop(extent, "j") as j:
+                code.store(hold, [0], work[k, j])
+                code.store(work, [k, j], work[best[0], j])
+                code.store(work, [best[0], j], hold[0])
+            code.store(product, [0], intrin("neg", product[0]))
+        code.store(product, [0], product[0] * work[k, k])
+        with code.when(work[k, k].not_equal(const(0, work.dtype))), code.loop(below) as i:
+            row = i + k + 1
+            code.store(hold, [0], work[row, k] / work[k, k])
+            with code.loop(extent, "j") as j:
+                code.store(work, [row, j], work[row, j] - hold[0] * work[k, j])

@@ -5,24 +5,11 @@ import math
 import numpy as np
 
 from minitvm.ir.dims import differ
-from minitvm.ir.loop import (
-    Buffer,
-    If,
-    LoopExpr,
-    LoopKind,
-    Stmt,
-    const,
-    intrin,
-    loop,
-    maximum,
-    minimum,
-    select,
-    seq,
-    store,
-)
+from minitvm.ir.loop import Buffer, LoopExpr, LoopKind, Stmt, const, intrin, maximum, minimum, select
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind, require_same_dtype, unflatten_index
-from minitvm.ir.ops.sorting import counter, with_counters
+from minitvm.ir.ops.sorting import counter
 from minitvm.ir.types import TensorType, accumulator
 
 
@@ -92,22 +79,17 @@ class TreeLeaves(Op, name="ml.tree_leaves", fusion=Fusion.OPAQUE):
         roots: Buffer,
         leaves: Buffer,
     ) -> Stmt:
-        count, width, node = splits.shape[0], x.shape[1], counter("node")
-
-        def step(row: LoopExpr) -> Stmt:
-            at = maximum(node[0], 0)
-            value = x[row, minimum(maximum(features[at].astype("int64"), 0), width - 1)]
-            second = select(intrin("isnan", value), missing[at], value <= splits[at])
-            return If(node[0] < count, store(node, [0], children[at, second.astype("int64")].astype("int64")))
-
-        def one(place: LoopExpr) -> Stmt:
+        count, width, node, code = splits.shape[0], x.shape[1], counter("node"), LoopBuilder()
+        with code.loop(math.prod(leaves.shape), "place", LoopKind.PARALLEL) as place, code.memory(node):
             row, tree = unflatten_index(place, leaves.shape)
-            walk = loop(self.depth, lambda _: step(row), name="level")
-            found = maximum(node[0] - count, 0).astype("int32")
-            put = store(leaves, [row, tree], found)
-            return with_counters([node], seq(store(node, [0], roots[tree].astype("int64")), walk, put))
-
-        return loop(math.prod(leaves.shape), one, LoopKind.PARALLEL, name="place")
+            code.store(node, [0], roots[tree].astype("int64"))
+            with code.loop(self.depth, "level"), code.when(node[0] < count):
+                at = maximum(node[0], 0)
+                value = x[row, minimum(maximum(features[at].astype("int64"), 0), width - 1)]
+                second = select(intrin("isnan", value), missing[at], value <= splits[at])
+                code.store(node, [0], children[at, second.astype("int64")].astype("int64"))
+            code.store(leaves, [row, tree], maximum(node[0] - count, 0).astype("int32"))
+        return code.stmt
 
 
 class PairwiseCoupling(Op, name="ml.pairwise_coupling", fusion=Fusion.OPAQUE):
@@ -143,44 +125,53 @@ class PairwiseCoupling(Op, name="ml.pairwise_coupling", fusion=Fusion.OPAQUE):
         return p
 
     def statements(self, q: Buffer, found: Buffer) -> Stmt:
-        (n, k, _), dtype = q.shape, accumulator(q.dtype)
+        (n, k, _), dtype, code = q.shape, accumulator(q.dtype), LoopBuilder()
         qp, p = (Buffer(name, (k,), dtype, "shared") for name in ("qp", "p"))
         total, step, error = (Buffer(name, (1,), dtype, "local") for name in ("total", "step", "error"))
+        enough = const(0.005 / max(k, 1), dtype)
+        with code.loop(n, "row", LoopKind.PARALLEL) as row, code.memory(qp, p, total, step, error):
+            with code.loop(k, "t") as t:
+                code.store(p, [t], const(1 / max(k, 1), dtype))
+            code.store(error, [0], enough)
+            with code.loop(max(100, k), "round"), code.when(enough <= error[0]):
+                self._start(code, q, row, qp, p, total, error)
+                with code.when(enough <= error[0]), code.loop(k, "t") as t:
+                    self._move(code, q, row, t, qp, p, total, step)
+            with code.loop(k, "t") as t:
+                code.store(found, [row, t], p[t].astype(q.dtype))
+        return code.stmt
 
-        def start(row: LoopExpr) -> Stmt:
-            """``qp``, ``total`` and ``error`` for the present ``p``."""
+    def _start(
+        self, code: LoopBuilder, q: Buffer, row: LoopExpr, qp: Buffer, p: Buffer, total: Buffer, error: Buffer
+    ) -> None:
+        """``qp``, ``total`` and ``error`` for the present ``p``."""
+        (k,), zero = p.shape, const(0, p.dtype)
+        code.store(total, [0], zero)
+        code.store(error, [0], zero)
+        with code.loop(k, "t") as t:
+            code.store(qp, [t], zero)
+            with code.loop(k, "j") as j:
+                code.store(qp, [t], qp[t] + q[row, t, j].astype(p.dtype) * p[j])
+            code.store(total, [0], total[0] + p[t] * qp[t])
+        with code.loop(k, "t") as t:
+            code.store(error, [0], maximum(error[0], intrin("abs", qp[t] - total[0])))
 
-            def product(t: LoopExpr) -> Stmt:
-                add = loop(k, lambda j: store(qp, [t], qp[t] + q[row, t, j].astype(dtype) * p[j]), name="j")
-                return seq(store(qp, [t], const(0, dtype)), add, store(total, [0], total[0] + p[t] * qp[t]))
-
-            def look(t: LoopExpr) -> Stmt:
-                return store(error, [0], maximum(error[0], intrin("abs", qp[t] - total[0])))
-
-            clear = (store(buffer, [0], const(0, dtype)) for buffer in (total, error))
-            return seq(*clear, loop(k, product, name="t"), loop(k, look, name="t"))
-
-        def move(row: LoopExpr, t: LoopExpr) -> Stmt:
-            own, grown = q[row, t, t].astype(dtype), step[0] + 1
-            energy = (total[0] + step[0] * (step[0] * own + qp[t] * 2)) / grown / grown
-
-            def other(j: LoopExpr) -> Stmt:
-                changed = (qp[j] + step[0] * q[row, t, j].astype(dtype)) / grown
-                return seq(store(qp, [j], changed), store(p, [j], p[j] / grown))
-
-            took = store(p, [t], p[t] + step[0])
-            return seq(
-                store(step, [0], (total[0] - qp[t]) / own), store(total, [0], energy), took, loop(k, other, name="j")
-            )
-
-        def one(row: LoopExpr) -> Stmt:
-            moves = loop(k, lambda t: move(row, t), name="t")
-            enough = const(0.005 / max(k, 1), dtype)
-            again = If(enough <= error[0], seq(start(row), If(enough <= error[0], moves)))
-            fill = loop(k, lambda t: store(p, [t], const(1 / max(k, 1), dtype)), name="t")
-            put = loop(k, lambda t: store(found, [row, t], p[t].astype(q.dtype)), name="t")
-            rounds = loop(max(100, k), lambda _: again, name="round")
-            body = seq(fill, store(error, [0], enough), rounds, put)
-            return with_counters([qp, p, total, step, error], body)
-
-        return loop(n, one, LoopKind.PARALLEL, name="row")
+    def _move(
+        self,
+        code: LoopBuilder,
+        q: Buffer,
+        row: LoopExpr,
+        t: LoopExpr,
+        qp: Buffer,
+        p: Buffer,
+        total: Buffer,
+        step: Buffer,
+    ) -> None:
+        """One share changes; the others keep their ratios."""
+        own, grown = q[row, t, t].astype(p.dtype), step[0] + 1
+        code.store(step, [0], (total[0] - qp[t]) / own)
+        code.store(total, [0], (total[0] + step[0] * (step[0] * own + qp[t] * 2)) / grown / grown)
+        code.store(p, [t], p[t] + step[0])
+        with code.loop(p.shape[0], "j") as j:
+            code.store(qp, [j], (qp[j] + step[0] * q[row, t, j].astype(p.dtype)) / grown)
+            code.store(p, [j], p[j] / grown)

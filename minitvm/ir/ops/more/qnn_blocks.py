@@ -11,23 +11,20 @@ import numpy as np
 
 from minitvm.ir.dims import Dim, ceil_divide, differ
 from minitvm.ir.loop import (
-    Alloc,
     Binary,
     Buffer,
     LoopExpr,
     LoopKind,
     Stage,
     Stmt,
-    Store,
     as_index,
     const,
     intrin,
-    loop,
     maximum,
     minimum,
     select,
-    seq,
 )
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import Fusion, Op, compute, max_over, sum_over
 from minitvm.ir.ops._shape import buffer_type, shapes_differ
 from minitvm.ir.types import TensorType, TupleType, as_tensor
@@ -241,43 +238,34 @@ class DenseBlocks(Op, name="qnn.dense_blocks", fusion=Fusion.OUT_ELEMWISE_FUSABL
     ) -> Stmt:
         (rows, units), blocks = result.shape, data_scale.shape[1]
         total, exact = (Buffer(name, (), "float32", "local") for name in ("total", "exact"))
-        dot = Buffer("dot", (), "int32", "local")
-
-        def element(i: LoopExpr, j: LoopExpr) -> Stmt:
+        dot, code = Buffer("dot", (), "int32", "local"), LoopBuilder()
+        with code.loop(rows * units, "element", LoopKind.PARALLEL) as p, code.memory(total, exact, dot):
+            i, j = p // units, p % units
             panel, lane = j // PANEL, j % PANEL
-
-            def part(b: LoopExpr, above: LoopExpr) -> Stmt:
-                row = (self.parts - 1 - above) * as_index(rows) + i
-                zero = zero_point[(panel, b, lane) if zero_point.shape else ()].astype("int32")
-                more = (dot[()] - zero * data_sum[row, b]).astype("float32")
-                return seq(
-                    self._dot(dot, weight, data, (panel, b, lane), row), Store(exact, (), exact[()] * 256.0 + more)
-                )
-
-            def block(b: LoopExpr) -> Stmt:
+            code.store(total, (), const(0, "float32"))
+            with code.loop(blocks, "block") as b:
+                code.store(exact, (), const(0, "float32"))
+                with code.loop(self.parts, "above") as above:
+                    row = (self.parts - 1 - above) * as_index(rows) + i
+                    zero = zero_point[(panel, b, lane) if zero_point.shape else ()].astype("int32")
+                    self._dot(code, dot, weight, data, (panel, b, lane), row)
+                    more = (dot[()] - zero * data_sum[row, b]).astype("float32")
+                    code.store(exact, (), exact[()] * 256.0 + more)
                 scale = data_scale[i, b] * weight_scale[panel, b, lane].astype("float32")
-                parts = loop(self.parts, lambda above: part(b, above), name="above")
-                added = Store(total, (), total[()] + exact[()] * scale)
-                return seq(Store(exact, (), const(0, "float32")), parts, added)
+                code.store(total, (), total[()] + exact[()] * scale)
+            code.store(result, (i, j), total[()].astype(result.dtype))
+        return code.stmt
 
-            summed = loop(blocks, block, name="block")
-            done = Store(result, (i, j), total[()].astype(result.dtype))
-            inside = seq(Store(total, (), const(0, "float32")), summed, done)
-            return Alloc(total, Alloc(exact, Alloc(dot, inside)))
-
-        return loop(rows * units, lambda p: element(p // units, p % units), LoopKind.PARALLEL, name="element")
-
-    def _dot(self, dot: Buffer, weight: Buffer, data: Buffer, at: Sequence[LoopExpr], row: LoopExpr) -> Stmt:
+    def _dot(
+        self, code: LoopBuilder, dot: Buffer, weight: Buffer, data: Buffer, at: Sequence[LoopExpr], row: LoopExpr
+    ) -> None:
         """The products of a panel's block for one of its units, added up."""
         panel, block, lane = at
-
-        def word(q: LoopExpr, part: LoopExpr) -> Stmt:
+        code.store(dot, (), const(0, "int32"))
+        with code.loop(self.words, "word") as q, code.loop(self.per_word, "part") as part:
             place = block * self.words + q
             number = self.part(weight[panel, place, lane], part)
-            return Store(dot, (), intrin("dot4", number, data[row, place * self.per_word + part], dot[()]))
-
-        words = loop(self.words, lambda q: loop(self.per_word, lambda part: word(q, part), name="part"), name="word")
-        return seq(Store(dot, (), const(0, "int32")), words)
+            code.store(dot, (), intrin("dot4", number, data[row, place * self.per_word + part], dot[()]))
 
     def part(self, word: LoopExpr, at: LoopExpr | int) -> LoopExpr:
         """Four numbers, a byte each, of a word of weights."""

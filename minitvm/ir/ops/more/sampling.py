@@ -3,16 +3,16 @@
 import functools
 import itertools
 import math
-from dataclasses import replace
-from typing import Annotated, Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
 from minitvm.ir.dims import Dim, differ, lacks, product
 from minitvm.ir.loop import (
-    Alloc,
     Buffer,
     Const,
+    Load,
     LoopExpr,
     LoopKind,
     Stage,
@@ -21,13 +21,11 @@ from minitvm.ir.loop import (
     as_index,
     const,
     intrin,
-    loop,
     maximum,
     minimum,
     select,
-    seq,
-    store,
 )
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op, compute, sum_over
 from minitvm.ir.ops._shape import (
@@ -275,6 +273,29 @@ class ColumnsToImage(Op, name="nn.col2im", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         return compute((data.shape[0], data.shape[1] // math.prod(taps), *self.size), element)
 
 
+_Pixels: TypeAlias = tuple[LoopExpr, LoopExpr, LoopExpr, LoopExpr]
+"""Two neighbours along an axis, the weight of the second, whether the sample between them counts."""
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """``count`` samples in each cell of ``size`` along an axis, the first one of which begins at ``first``."""
+
+    first: LoopExpr
+    size: LoopExpr
+    count: LoopExpr
+
+    def pixels(self, cell: LoopExpr, sample: LoopExpr, extent: Dim) -> _Pixels:
+        wide = self.size.dtype
+        steps = (sample.astype(wide) + 0.5) * self.size / maximum(self.count, 1).astype(wide)
+        at = self.first + cell.astype(wide) * self.size + steps
+        there = intrin("not", (at < -1.0) | (_number(extent, wide) < at))
+        held = minimum(maximum(at, 0.0), _number(extent - 1, wide))
+        low = intrin("floor", held)
+        position = minimum(maximum(low.astype("int64"), 0), extent - 1)
+        return position, minimum(position + 1, extent - 1), held - low, there
+
+
 class RoiAlign(Op, name="vision.roi_align", fusion=Fusion.OPAQUE):
     """Each region of an image as ``size`` (height, width) cells, the mean (or the maximum) of samples in each,
     as ``mode`` says.
@@ -347,42 +368,40 @@ class RoiAlign(Op, name="vision.roi_align", fusion=Fusion.OPAQUE):
 
     def statements(self, data: Buffer, rois: Buffer, batch_indices: Buffer, result: Buffer) -> Stmt:
         wide, (cells_y, cells_x) = accumulator(data.dtype), self.size
-        total = Buffer("total", (1,), wide, "local")
-
-        def cell(flat: LoopExpr) -> Stmt:
+        total, code = Buffer("total", (1,), wide, "local"), LoopBuilder()
+        with code.loop(math.prod(result.shape), "cell", LoopKind.PARALLEL) as flat, code.memory(total):
             r, c, i, j = unflatten_index(flat, result.shape)
             batch = minimum(maximum(batch_indices[r].astype("int64"), 0), data.shape[0] - 1)
             y, x = (self._axis(rois, r, d, n, wide) for d, n in ((1, cells_y), (0, cells_x)))
-
-            def sample(sy: LoopExpr, sx: LoopExpr) -> Stmt:
-                rows, columns = (line(k, s) for line, k, s in ((y[1], i, sy), (x[1], j, sx)))
-                (y0, y1, fy, inside_y), (x0, x1, fx, inside_x) = rows(data.shape[2]), columns(data.shape[3])
-                parts = [
-                    data[batch, c, row, column].astype(wide) * (a * b)
-                    for row, a in ((y0, 1.0 - fy), (y1, fy))
-                    for column, b in ((x0, 1.0 - fx), (x1, fx))
-                ]
-                if self.mode == "avg":
-                    value = parts[0] + parts[1] + (parts[2] + parts[3])
-                    return store(total, [0], total[0] + select(inside_y & inside_x, value, const(0, wide)))
-                highest = maximum(maximum(parts[0], parts[1]), maximum(parts[2], parts[3]))
-                return store(total, [0], maximum(total[0], select(inside_y & inside_x, highest, const(0, wide))))
-
-            count = y[0] * x[0]
-            samples = loop(y[0], lambda sy: loop(x[0], lambda sx: sample(sy, sx), name="sx"), name="sy")
-            if self.mode == "avg":
-                start, found = const(0, wide), total[0] / maximum(count, 1).astype(wide)
+            count, mean = y.count * x.count, self.mode == "avg"
+            code.store(total, [0], const(0 if mean else float("-inf"), wide))
+            with code.loop(y.count, "sy") as sy, code.loop(x.count, "sx") as sx:
+                rows, columns = y.pixels(i, sy, data.shape[2]), x.pixels(j, sx, data.shape[3])
+                value = self._sample(data, (batch, c), rows, columns)
+                code.store(total, [0], total[0] + value if mean else maximum(total[0], value))
+            if mean:
+                found = total[0] / maximum(count, 1).astype(wide)
             else:
-                start = const(float("-inf"), wide)
                 found = select(Const(0) < count, total[0], const(0, wide))
-            put = store(result, [r, c, i, j], found.astype(data.dtype))
-            return seq(store(total, [0], start), samples, put)
+            code.store(result, [r, c, i, j], found.astype(data.dtype))
+        return code.stmt
 
-        return loop(math.prod(result.shape), lambda flat: Alloc(total, cell(flat)), LoopKind.PARALLEL, name="cell")
+    def _sample(self, data: Buffer, at: tuple[LoopExpr, LoopExpr], rows: _Pixels, columns: _Pixels) -> LoopExpr:
+        """Of the four pixels around a place their weighted mean, or the largest; 0 where it does not count."""
+        (y0, y1, fy, inside_y), (x0, x1, fx, inside_x) = rows, columns
+        parts = [
+            Load(data, (*at, row, column)).astype(fy.dtype) * (a * b)
+            for row, a in ((y0, 1.0 - fy), (y1, fy))
+            for column, b in ((x0, 1.0 - fx), (x1, fx))
+        ]
+        if self.mode == "avg":
+            value = parts[0] + parts[1] + (parts[2] + parts[3])
+        else:
+            value = maximum(maximum(parts[0], parts[1]), maximum(parts[2], parts[3]))
+        return select(inside_y & inside_x, value, const(0, fy.dtype))
 
-    def _axis(self, rois: Buffer, r: LoopExpr, d: int, cells: int, wide: str) -> tuple[LoopExpr, Any]:
-        """How many samples a cell has along an axis (0: x, 1: y), and ``line(cell, sample)(extent)``: the two pixels,
-        the weight of the second, whether the sample counts."""
+    def _axis(self, rois: Buffer, r: LoopExpr, d: int, cells: int, wide: str) -> _Samples:
+        """Along an axis (0: x, 1: y)."""
         first, last = (
             rois[r, Const(d + end)].astype(wide) * self.spatial_scale - (0.5 if self.half_pixel else 0.0)
             for end in (0, 2)
@@ -390,21 +409,7 @@ class RoiAlign(Op, name="vision.roi_align", fusion=Fusion.OPAQUE):
         length = last - first if self.half_pixel else maximum(last - first, 1.0)
         size = length / float(cells)
         count = Const(self.sample_ratio) if self.sample_ratio else maximum(intrin("ceil", size).astype("int64"), 0)
-
-        def line(cell: LoopExpr, sample: LoopExpr) -> Any:
-            steps = (sample.astype(wide) + 0.5) * size / maximum(count, 1).astype(wide)
-            at = first + cell.astype(wide) * size + steps
-
-            def pixels(extent: Dim) -> tuple[LoopExpr, LoopExpr, LoopExpr, LoopExpr]:
-                there = intrin("not", (at < -1.0) | (_number(extent, wide) < at))
-                held = minimum(maximum(at, 0.0), _number(extent - 1, wide))
-                low = intrin("floor", held)
-                position = minimum(maximum(low.astype("int64"), 0), extent - 1)
-                return position, minimum(position + 1, extent - 1), held - low, there
-
-            return pixels
-
-        return count, line
+        return _Samples(first, size, count)
 
 
 def _number(extent: Dim, dtype: str) -> LoopExpr:

@@ -5,7 +5,8 @@ from typing import Literal
 import numpy as np
 
 from minitvm.ir.dims import differ
-from minitvm.ir.loop import Alloc, Buffer, LoopExpr, LoopKind, Stmt, const, loop, maximum, minimum, nest, seq, store
+from minitvm.ir.loop import Buffer, LoopKind, Stmt, const, maximum, minimum
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind
 from minitvm.ir.types import TensorType
@@ -40,21 +41,15 @@ class SegmentReduce(Op, name="segment_reduce", fusion=Fusion.OPAQUE):
 
     def statements(self, data: Buffer, starts: Buffer, ends: Buffer, result: Buffer) -> Stmt:
         rows, inner = data.shape[0], data.shape[1:]
-        total = Buffer("total", (1,), data.dtype, "local")
-
-        def segment(b: LoopExpr) -> Stmt:
+        total, code = Buffer("total", (1,), data.dtype, "local"), LoopBuilder()
+        with code.loop(starts.shape[0], "b", LoopKind.PARALLEL) as b, code.memory(total), code.nest(inner) as i:
             start, end = (minimum(maximum(at[b], 0), rows) for at in (starts, ends))
             count = maximum(end - start, 0)
-
-            def element(*i: LoopExpr) -> Stmt:
-                def add(r: LoopExpr) -> Stmt:
-                    place = (minimum(start + r, rows - 1), *i)
-                    return store(total, [0], total[0] + data[place])
-
-                sums = loop(count, add, name="r") if rows != 0 else seq()
-                found = total[0] / count.astype(data.dtype) if self.mode == "mean" else total[0]
-                return seq(store(total, [0], const(0, data.dtype)), sums, store(result, [b, *i], found))
-
-            return Alloc(total, nest(inner, element))
-
-        return loop(starts.shape[0], segment, LoopKind.PARALLEL, name="b")
+            code.store(total, [0], const(0, data.dtype))
+            if rows != 0:
+                with code.loop(count, "r") as r:
+                    place = minimum(start + r, rows - 1), *i
+                    code.store(total, [0], total[0] + data[place])
+            found = total[0] / count.astype(data.dtype) if self.mode == "mean" else total[0]
+            code.store(result, [b, *i], found)
+        return code.stmt

@@ -11,10 +11,11 @@ import math
 import numpy as np
 
 from minitvm.ir.dims import Dim, anonymous, product
-from minitvm.ir.loop import Alloc, Buffer, Const, If, LoopExpr, Stmt, const, loop, maximum, nest, seq, store
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stmt, const, maximum, store
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import normalize_axis, require_kind, require_scalars, unflatten_index
-from minitvm.ir.ops.sorting import Compare, by_value, counter, less, sort_positions, with_counters
+from minitvm.ir.ops.sorting import Compare, by_value, counter, less, sort_positions
 from minitvm.ir.types import TensorType, TupleType
 
 
@@ -54,28 +55,23 @@ class NonZero(Op, name="nonzero", fusion=Fusion.OPAQUE):
         return places, np.asarray(found.shape[1], "int64")
 
     def statements(self, x: Buffer, places: Buffer, count: Buffer) -> Stmt:
-        found = counter("found")
+        found, code = counter("found"), LoopBuilder()
+        with code.memory(found):
+            code.store(found, [0], Const(0))
+            with code.nest(x.shape) as i, code.when(x[i].astype("bool")):
+                for d, position in enumerate(i):
+                    code.store(places, [d, found[0]], position)
+                code.store(found, [0], found[0] + 1)
+            zeros_behind(code, places, 1, found[0])
+            code.store(count, [], found[0])
+        return code.stmt
 
-        def look(*i: LoopExpr) -> Stmt:
-            put = [store(places, [Const(d), found[0]], position) for d, position in enumerate(i)]
-            return If(x[i].astype("bool"), seq(*put, store(found, [0], found[0] + 1)))
 
-        start = store(found, [0], Const(0))
-        rest = zeros_behind(places, 1, found[0])
-        return Alloc(found, seq(start, nest(x.shape, look), rest, store(count, [], found[0])))
-
-
-def zeros_behind(buffer: Buffer, axis: int, count: LoopExpr) -> Stmt:
+def zeros_behind(code: LoopBuilder, buffer: Buffer, axis: int, count: LoopExpr) -> None:
     """Zeros at the places from ``count`` on along an axis."""
     others = [n for d, n in enumerate(buffer.shape) if d != axis]
-
-    def behind(k: LoopExpr) -> Stmt:
-        def clear(*i: LoopExpr) -> Stmt:
-            return store(buffer, (*i[:axis], count + k, *i[axis:]), const(0, buffer.dtype))
-
-        return nest(others, clear)
-
-    return loop(buffer.shape[axis] - count, behind, name="k")
+    with code.loop(buffer.shape[axis] - count, "k") as k, code.nest(others) as i:
+        code.store(buffer, (*i[:axis], count + k, *i[axis:]), const(0, buffer.dtype))
 
 
 class Unique(Op, name="unique", fusion=Fusion.OPAQUE):
@@ -127,25 +123,30 @@ class Unique(Op, name="unique", fusion=Fusion.OPAQUE):
             return store(number, [], Const(0))
         order = Buffer("order", (extent,), "int64", "shared")
         seen, flag = counter("seen"), Buffer("flag", (1,), "bool", "local")
-        compare = self._compare(data)
-
-        def gather(k: LoopExpr) -> Stmt:
-            """The k-th in order opens a group or joins the last one."""
-            p, last = order[k], seen[0] - 1
-            differs = If(
-                Const(0) < k, compare(order[maximum(k - 1, 0)], p, flag), store(flag, [0], const(True, "bool"))
-            )
-            opens = seq(store(first, [seen[0]], p), store(counts, [seen[0]], Const(1)), store(seen, [0], seen[0] + 1))
-            joins = store(counts, [last], counts[last] + 1)
-            return seq(differs, If(flag[0], opens, joins), store(group, [p], seen[0] - 1))
-
-        groups = seq(store(seen, [0], Const(0)), loop(extent, gather, name="k"))
-        parts = [sort_positions(order, compare), groups]
-        if not self.sorted:
-            parts.append(self._as_they_come(first, group, counts, order, seen))
-        ends = [zeros_behind(buffer, 0, seen[0]) for buffer in (first, counts)]
-        put = [self._put(data, values, first, seen), *ends, store(number, [], seen[0])]
-        return with_counters([order, seen, flag], seq(*parts, *put))
+        compare, code = self._compare(data), LoopBuilder()
+        with code.memory(order, seen, flag):
+            sort_positions(code, order, compare)
+            code.store(seen, [0], Const(0))
+            with code.loop(extent, "k") as k:  # the k-th in order opens a group or joins the last one
+                p, last = order[k], seen[0] - 1
+                with code.when(Const(0) < k):
+                    compare(code, order[maximum(k - 1, 0)], p, flag)
+                with code.otherwise():
+                    code.store(flag, [0], const(True, "bool"))
+                with code.when(flag[0]):
+                    code.store(first, [seen[0]], p)
+                    code.store(counts, [seen[0]], Const(1))
+                    code.store(seen, [0], seen[0] + 1)
+                with code.otherwise():
+                    code.store(counts, [last], counts[last] + 1)
+                code.store(group, [p], seen[0] - 1)
+            if not self.sorted:
+                self._as_they_come(code, first, group, counts, order, seen)
+            self._put(code, data, values, first, seen)
+            for buffer in (first, counts):
+                zeros_behind(code, buffer, 0, seen[0])
+            code.store(number, [], seen[0])
+        return code.stmt
 
     def _index(self, data: Buffer, p: LoopExpr, inner: tuple[LoopExpr, ...]) -> tuple[LoopExpr, ...]:
         """Of an element of slice ``p``."""
@@ -165,45 +166,41 @@ class Unique(Op, name="unique", fusion=Fusion.OPAQUE):
             return by_value(lambda p: data[self._index(data, p, ())], True)
         open_ = Buffer("open", (1,), "bool", "local")
 
-        def compare(p: LoopExpr, q: LoopExpr, flag: Buffer) -> Stmt:
-            def element(*i: LoopExpr) -> Stmt:
-                a, b = (data[self._index(data, position, i)] for position in (p, q))
-                decided = seq(store(flag, [0], less(a, b)), store(open_, [0], const(False, "bool")))
-                return If(open_[0] & (less(a, b) | less(b, a)), decided)
-
-            start = seq(store(flag, [0], const(False, "bool")), store(open_, [0], const(True, "bool")))
-            return Alloc(open_, seq(start, nest(inner, element)))
+        def compare(code: LoopBuilder, p: LoopExpr, q: LoopExpr, flag: Buffer) -> None:
+            with code.memory(open_):
+                code.store(flag, [0], const(False, "bool"))
+                code.store(open_, [0], const(True, "bool"))
+                with code.nest(inner) as i:
+                    a, b = (data[self._index(data, position, i)] for position in (p, q))
+                    with code.when(open_[0] & (less(a, b) | less(b, a))):
+                        code.store(flag, [0], less(a, b))
+                        code.store(open_, [0], const(False, "bool"))
 
         return compare
 
-    def _as_they_come(self, first: Buffer, group: Buffer, counts: Buffer, names: Buffer, seen: Buffer) -> Stmt:
+    def _as_they_come(
+        self, code: LoopBuilder, first: Buffer, group: Buffer, counts: Buffer, names: Buffer, seen: Buffer
+    ) -> None:
         """Groups get their numbers anew, by where they are first."""
-        kept = Buffer("kept", counts.shape, "int64", "shared")
-        fresh = counter("fresh")
+        kept, fresh, extent = Buffer("kept", counts.shape, "int64", "shared"), counter("fresh"), first.shape[0]
+        with code.memory(kept, fresh):
+            code.store(fresh, [0], Const(0))
+            with code.loop(extent, "p") as p:
+                old = group[p]
+                with code.when(first[old].equal(p)):
+                    code.store(names, [old], fresh[0])
+                    code.store(kept, [fresh[0]], counts[old])
+                    code.store(fresh, [0], fresh[0] + 1)
+                code.store(group, [p], names[old])
+            code.store(fresh, [0], Const(0))
+            with code.loop(extent, "p") as p, code.when(group[p].equal(fresh[0])):
+                code.store(first, [fresh[0]], p)
+                code.store(fresh, [0], fresh[0] + 1)
+            with code.loop(seen[0], "k") as k:
+                code.store(counts, [k], kept[k])
 
-        def rename(p: LoopExpr) -> Stmt:
-            old = group[p]
-            opens = seq(
-                store(names, [old], fresh[0]), store(kept, [fresh[0]], counts[old]), store(fresh, [0], fresh[0] + 1)
-            )
-            return seq(If(first[old].equal(p), opens), store(group, [p], names[old]))
-
-        def settle(p: LoopExpr) -> Stmt:
-            opens = seq(store(first, [fresh[0]], p), store(fresh, [0], fresh[0] + 1))
-            return If(group[p].equal(fresh[0]), opens)
-
-        extent, start = first.shape[0], store(fresh, [0], Const(0))
-        back = loop(seen[0], lambda k: store(counts, [k], kept[k]), name="k")
-        steps = (start, loop(extent, rename, name="p"), start, loop(extent, settle, name="p"), back)
-        return with_counters([kept, fresh], seq(*steps))
-
-    def _put(self, data: Buffer, values: Buffer, first: Buffer, seen: Buffer) -> Stmt:
+    def _put(self, code: LoopBuilder, data: Buffer, values: Buffer, first: Buffer, seen: Buffer) -> None:
         axis, inner = 0 if self.axis is None else self.axis % len(data.shape), self._inner(data)
-
-        def slice_(k: LoopExpr) -> Stmt:
-            def element(*i: LoopExpr) -> Stmt:
-                return store(values, (*i[:axis], k, *i[axis:]), data[self._index(data, first[k], i)])
-
-            return nest(inner, element)
-
-        return seq(loop(seen[0], slice_, name="k"), zeros_behind(values, axis, seen[0]))
+        with code.loop(seen[0], "k") as k, code.nest(inner) as i:
+            code.store(values, (*i[:axis], k, *i[axis:]), data[self._index(data, first[k], i)])
+        zeros_behind(code, values, axis, seen[0])

@@ -8,27 +8,24 @@ import numpy as np
 
 from minitvm.ir.dims import differ, smaller
 from minitvm.ir.loop import (
-    Alloc,
     Barrier,
     Buffer,
     Const,
-    If,
     LoopExpr,
     LoopKind,
     Stmt,
     const,
     intrin,
-    loop,
     maximum,
     minimum,
     select,
-    seq,
     store,
 )
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind, require_same_dtype, require_scalars, unflatten_index
 from minitvm.ir.ops.more.selection import zeros_behind
-from minitvm.ir.ops.sorting import by_value, counter, sort_positions, with_counters
+from minitvm.ir.ops.sorting import by_value, counter, sort_positions
 from minitvm.ir.types import TensorType, TupleType
 
 
@@ -102,71 +99,77 @@ class NonMaxSuppression(Op, name="vision.non_max_suppression", fusion=Fusion.OPA
             return store(count, [], Const(0))
         taken = Buffer("taken", (batch * classes, each), "int64")
         numbers = Buffer("numbers", (batch * classes,), "int64")
-
-        def one(row: LoopExpr) -> Stmt:
-            b, c = unflatten_index(row, (batch, classes))
-            return self._select(boxes, scores, (b, c, row), (most, overlap, least), taken, numbers)
-
-        found = counter("found")
-
-        def collect(row: LoopExpr) -> Stmt:
-            b, c = unflatten_index(row, (batch, classes))
-
-            def put(k: LoopExpr) -> Stmt:
-                place = [store(rows, [found[0], Const(d)], v) for d, v in enumerate((b, c, taken[row, k]))]
-                return seq(*place, store(found, [0], found[0] + 1))
-
-            return loop(numbers[row], put, name="k")
-
-        parallel = loop(batch * classes, one, LoopKind.PARALLEL, name="row")
-        serial = loop(batch * classes, collect, name="row")
-        end = seq(zeros_behind(rows, 0, found[0]), store(count, [], found[0]))
-        gathered = Alloc(found, seq(store(found, [0], Const(0)), serial, end))
-        return Alloc(taken, Alloc(numbers, seq(parallel, Barrier(), gathered)))
+        code, found = LoopBuilder(), counter("found")
+        with code.memory(taken, numbers):
+            with code.loop(batch * classes, "row", LoopKind.PARALLEL) as row:
+                b, c = unflatten_index(row, (batch, classes))
+                self._select(code, boxes, scores, (b, c, row), (most, overlap, least), taken, numbers)
+            code.emit(Barrier())
+            with code.memory(found):
+                code.store(found, [0], Const(0))
+                with code.loop(batch * classes, "row") as row:
+                    b, c = unflatten_index(row, (batch, classes))
+                    with code.loop(numbers[row], "k") as k:
+                        for d, value in enumerate((b, c, taken[row, k])):
+                            code.store(rows, [found[0], d], value)
+                        code.store(found, [0], found[0] + 1)
+                zeros_behind(code, rows, 0, found[0])
+                code.store(count, [], found[0])
+        return code.stmt
 
     def _select(
         self,
+        code: LoopBuilder,
         boxes: Buffer,
         scores: Buffer,
         at: tuple[LoopExpr, LoopExpr, LoopExpr],
         limits: tuple[Buffer, Buffer, Buffer],
         taken: Buffer,
         numbers: Buffer,
-    ) -> Stmt:
+    ) -> None:
         """Those of one batch and class."""
         (b, c, row), (most, overlap, least), extent = at, limits, scores.shape[2]
-        high = Buffer("high", (extent,), "int64", "shared")
-        order = Buffer("order", (extent,), "int64", "shared")
+        high, order = (Buffer(name, (extent,), "int64", "shared") for name in ("high", "order"))
         candidates, chosen = counter("candidates"), counter("chosen")
-        free, flag = Buffer("free", (1,), "bool", "local"), Buffer("flag", (1,), "bool", "local")
+        free, flag = (Buffer(name, (1,), "bool", "local") for name in ("free", "flag"))
+        with code.memory(high, order, candidates, chosen, free, flag):
+            code.store(candidates, [0], Const(0))
+            code.store(chosen, [0], Const(0))
+            with code.loop(taken.shape[1], "k") as k:
+                code.store(taken, [row, k], Const(0))
+            with code.loop(extent, "p") as p:
+                code.store(high, [p], Const(0))
+            with code.loop(extent, "p") as p, code.when(least[()] < scores[b, c, p]):
+                code.store(high, [candidates[0]], p)
+                code.store(candidates, [0], candidates[0] + 1)
+            sort_positions(code, order, by_value(lambda p: scores[b, c, high[p]], False), candidates[0])
+            if taken.shape[1] != 0:
+                room = chosen[0] < minimum(most[()].astype("int64"), taken.shape[1])
+                with code.loop(candidates[0], "k") as k, code.when(room):
+                    p = high[order[k]]
+                    self._look(code, boxes, (b, p, row), overlap, taken, chosen, free)
+                    with code.when(free[0]):
+                        code.store(taken, [row, chosen[0]], p)
+                        code.store(chosen, [0], chosen[0] + 1)
+            code.store(numbers, [row], chosen[0])
 
-        def filtered(p: LoopExpr) -> Stmt:
-            enter = seq(store(high, [candidates[0]], p), store(candidates, [0], candidates[0] + 1))
-            return If(least[()] < scores[b, c, p], enter)
-
-        by_score = by_value(lambda p: scores[b, c, high[p]], False)
-
-        def candidate(k: LoopExpr) -> Stmt:
-            p = high[order[k]]
-
-            def against(s: LoopExpr) -> Stmt:
-                q = taken[row, s]
-                hit = overlap[()] < self._share(boxes, b, p, q)
-                return If(free[0], If(hit, store(free, [0], const(False, "bool"))))
-
-            looks = seq(store(free, [0], const(True, "bool")), loop(chosen[0], against, name="s"))
-            take = seq(store(taken, [row, chosen[0]], p), store(chosen, [0], chosen[0] + 1))
-            room = chosen[0] < minimum(most[()].astype("int64"), taken.shape[1])
-            return If(room, seq(looks, If(free[0], take)))
-
-        start = seq(store(candidates, [0], Const(0)), store(chosen, [0], Const(0)))
-        scan = loop(extent, filtered, name="p")
-        walk = loop(candidates[0], candidate, name="k") if taken.shape[1] != 0 else seq()
-        clear = loop(taken.shape[1], lambda k: store(taken, [row, k], Const(0)), name="k")
-        places = loop(extent, lambda p: store(high, [p], Const(0)), name="p")
-        sorting, end = sort_positions(order, by_score, candidates[0]), store(numbers, [row], chosen[0])
-        body = seq(start, clear, places, scan, sorting, walk, end)
-        return with_counters([high, order, candidates, chosen, free, flag], body)
+    def _look(
+        self,
+        code: LoopBuilder,
+        boxes: Buffer,
+        at: tuple[LoopExpr, LoopExpr, LoopExpr],
+        overlap: Buffer,
+        taken: Buffer,
+        chosen: Buffer,
+        free: Buffer,
+    ) -> None:
+        """``free``: no box that was chosen overlaps box ``p`` by too much."""
+        b, p, row = at
+        code.store(free, [0], const(True, "bool"))
+        with code.loop(chosen[0], "s") as s, code.when(free[0]):
+            hit = overlap[()] < self._share(boxes, b, p, taken[row, s])
+            with code.when(hit):
+                code.store(free, [0], const(False, "bool"))
 
     def _share(self, boxes: Buffer, b: LoopExpr, p: LoopExpr, q: LoopExpr) -> LoopExpr:
         """Intersection over union; -1 where there is none."""
@@ -233,32 +236,27 @@ class RoiPool(Op, name="vision.roi_pool", fusion=Fusion.OPAQUE):
 
     def statements(self, data: Buffer, rois: Buffer, result: Buffer) -> Stmt:
         best = Buffer("best", (1,), data.dtype, "local")
-        batches, _, *extents = data.shape
-
-        def ends(r: LoopExpr, number: LoopExpr, axis: int) -> tuple[LoopExpr, LoopExpr]:
-            first, last = (self._corner(rois[r, Const(2 - axis + far)]) for far in (0, 2))
-            each = maximum(last - first + 1, 1) / const(self.size[axis], "float32")
-            low, high = intrin("floor", number.astype("float32") * each), (number + 1).astype("float32") * each
-            return tuple(  # type: ignore[return-value]
-                minimum(maximum(first + end, 0), extents[axis]).astype("int64") for end in (low, intrin("ceil", high))
-            )
-
-        def cell(flat: LoopExpr) -> Stmt:
+        (batches, *_), code = data.shape, LoopBuilder()
+        with code.loop(math.prod(result.shape), "cell", LoopKind.PARALLEL) as flat, code.memory(best):
             r, c, i, j = unflatten_index(flat, result.shape)
             batch = minimum(maximum(rois[r, Const(0)].astype("int64"), 0), batches - 1)
-            (top, bottom), (left, right) = ends(r, i, 0), ends(r, j, 1)
-
-            def look(y: LoopExpr, x: LoopExpr) -> Stmt:
-                return store(best, [0], maximum(best[0], data[batch, c, top + y, left + x]))
-
-            rows = loop(bottom - top, lambda y: loop(right - left, lambda x: look(y, x), name="x"), name="y")
+            (top, bottom), (left, right) = self._ends(data, rois, r, i, 0), self._ends(data, rois, r, j, 1)
+            code.store(best, [0], const(-math.inf, data.dtype))
+            if batches:
+                with code.loop(bottom - top, "y") as y, code.loop(right - left, "x") as x:
+                    code.store(best, [0], maximum(best[0], data[batch, c, top + y, left + x]))
             some = (top < bottom) & (left < right)
             found = select(some, best[0], const(0, data.dtype)) if batches else const(0, data.dtype)
-            put = store(result, [r, c, i, j], found)
-            body = seq(store(best, [0], const(-math.inf, data.dtype)), rows if batches else seq(), put)
-            return with_counters([best], body)
+            code.store(result, [r, c, i, j], found)
+        return code.stmt
 
-        return loop(math.prod(result.shape), cell, LoopKind.PARALLEL, name="cell")
+    def _ends(self, data: Buffer, rois: Buffer, r: LoopExpr, number: LoopExpr, axis: int) -> tuple[LoopExpr, LoopExpr]:
+        """From which pixel to which a cell reaches along an axis."""
+        first, last = (self._corner(rois[r, Const(2 - axis + far)]) for far in (0, 2))
+        each = maximum(last - first + 1, 1) / const(self.size[axis], "float32")
+        low, high = intrin("floor", number.astype("float32") * each), (number + 1).astype("float32") * each
+        low, high = (minimum(maximum(first + e, 0), data.shape[2 + axis]) for e in (low, intrin("ceil", high)))
+        return low.astype("int64"), high.astype("int64")
 
     def _corner(self, value: LoopExpr) -> LoopExpr:
         """Rounded to a pixel, halves away from 0; where no image reaches, at 2**30."""
