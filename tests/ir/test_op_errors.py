@@ -66,7 +66,12 @@ REJECTED: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
         {"dtype": "float8"},
         f"cast: attribute 'dtype' is 'float8', expected one of {', '.join(map(repr, DTYPES))}",
     ),
-    ("zeros", (), {"shape": (2, -1)}, "shape (2, -1) has a negative dimension"),
+    (
+        "zeros",
+        (),
+        {"shape": (2, -1)},
+        "shape (2, -1) has a negative dimension\n  = hint: (None, 3) leaves a dimension open",
+    ),
     ("sum", (X,), {"axis": 3}, "sum: axis 3 is out of range for rank 3"),
     ("sum", (X,), {"axis": (0, -3)}, "sum: an axis is repeated in [0, -3]"),
     ("all", (X,), {}, "all: the argument is Tensor[(2, 3, 4), float32]; expected bool"),
