@@ -10,7 +10,8 @@ import io
 import itertools
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -102,27 +103,48 @@ def orders(
     opt_level: int = 3,
     rounds: int = 5,
     on_progress: OnProgress | None = None,
+    executor: Executor | None = None,
     **subject: Any,
 ) -> Experiment:
     """Every order of ``passes`` in the places that they have in the default pipeline.
 
     A name is a pass's, or one run's of several: ``FoldConstant#2``.  ``rounds`` turns of runs are timed (0: none),
-    interleaved.  ``subject`` are the arguments of :meth:`Subject.of`: ``params``, ``target``, ``shape_dict``, ...
+    interleaved.  With an ``executor`` of ``concurrent.futures`` (or another's that has ``submit``) ways are built and
+    timed where it runs them, each alone.  ``subject`` are the arguments of :meth:`Subject.of`: ``params``, ``target``,
+    ``shape_dict``, ...
 
     :class:`ConfigError` where there is nothing to permute, or too much; :class:`PassError` for unknown names.
     """
     given = Subject.of(model, **subject)
-    with PassContext(opt_level, config=PassContext.current().config) as context:
-        pipeline = pipeline_for(backend_for(given.target, given.num_threads))
-    ways = {" ".join(order): _ordered(pipeline, passes, order, context) for order in _permutations(passes)}
-    plans = {way: (opt_level, Plan.of(pipeline=steps)) for way, steps in ways.items()}
-    return tried(f"orders of {', '.join(passes)}", given, plans, rounds, on_progress)
+    ways = {" ".join(order): Way(opt_level, tuple(passes), order) for order in _permutations(passes)}
+    next(iter(ways.values())).plan(given)  # what is wrong with a name is no order's fault
+    return tried(f"orders of {', '.join(passes)}", given, ways, rounds, on_progress, executor)
 
 
-def levels(model: Any, rounds: int = 5, on_progress: OnProgress | None = None, **subject: Any) -> Experiment:
+def levels(
+    model: Any, rounds: int = 5, on_progress: OnProgress | None = None, executor: Executor | None = None, **subject: Any
+) -> Experiment:
     """Optimization levels 3 to 0; arguments as those of :func:`orders`."""
-    plans = {f"level {level}": (level, Plan()) for level in (3, 2, 1, 0)}
-    return tried("optimization levels", Subject.of(model, **subject), plans, rounds, on_progress)
+    ways = {f"level {level}": Way(level) for level in (3, 2, 1, 0)}
+    return tried("optimization levels", Subject.of(model, **subject), ways, rounds, on_progress, executor)
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to build a library: a level, and some of its passes in another order.  It goes to another process, which a
+    pipeline cannot."""
+
+    level: int
+    passes: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+
+    def plan(self, given: Subject) -> Plan:
+        """:class:`PassError` for a pass that is none."""
+        if not self.order:
+            return Plan()
+        with PassContext(self.level, config=PassContext.current().config) as context:
+            pipeline = pipeline_for(backend_for(given.target, given.num_threads))
+        return Plan.of(pipeline=_ordered(pipeline, self.passes, self.order, context))
 
 
 def _permutations(passes: Sequence[str]) -> list[tuple[str, ...]]:
@@ -149,24 +171,66 @@ def _ordered(pipeline: Sequential, passes: Sequence[str], order: Sequence[str], 
 
 
 def tried(
-    title: str, given: Subject, plans: dict[str, tuple[int, Plan]], rounds: int, on_progress: OnProgress | None = None
+    title: str,
+    given: Subject,
+    ways: Mapping[str, Way],
+    rounds: int,
+    on_progress: OnProgress | None = None,
+    executor: Executor | None = None,
 ) -> Experiment:
-    """A build for every plan and its level, the first one what the others' results are held beside."""
+    """A build for every way, the first one what the others' results are held beside."""
     backend_for(given.target, given.num_threads)  # what is wrong with it is no way's fault
+    if executor is not None:
+        return Experiment(title, tuple(_elsewhere(given, ways, rounds, on_progress, executor)))
     found: dict[str, Trial] = {}
     modules: dict[str, GraphModule] = {}
     first: list[np.ndarray] | None = None
-    for done, (way, (level, plan)) in enumerate(plans.items(), 1):
+    for done, (way, how) in enumerate(ways.items(), 1):
         try:
-            modules[way] = module = given.runner(given.build(level, plan))
-            results = [np.array(value) for value in flatten(tuple(module.outputs()))]
+            modules[way] = module = given.runner(given.build(how.level, how.plan(given)))
+            results = _results(module)
             found[way] = _trial(way, module, results, first)
             first = results if first is None else first
         except MiniTVMError as error:
             found[way] = Trial(way, refused=error.message)
         if on_progress is not None:
-            on_progress(done, len(plans), way)
+            on_progress(done, len(ways), way)
     return Experiment(title, tuple(_timed(found, modules, rounds)))
+
+
+def _elsewhere(
+    given: Subject, ways: Mapping[str, Way], rounds: int, on_progress: OnProgress | None, executor: Executor
+) -> Iterator[Trial]:
+    """Trials that an executor makes, in order."""
+    config = dict(PassContext.current().config)
+    futures = {way: executor.submit(_alone, way, given, how, rounds, config) for way, how in ways.items()}
+    first: list[np.ndarray] | None = None
+    for done, (way, future) in enumerate(futures.items(), 1):
+        trial, results = future.result()
+        if results and first is not None:
+            trial = replace(trial, results=first_difference(results, first) or "equal")
+        first = first or results
+        if on_progress is not None:
+            on_progress(done, len(ways), way)
+        yield trial
+
+
+def _alone(
+    way: str, given: Subject, how: Way, rounds: int, config: dict[str, Any]
+) -> tuple[Trial, list[np.ndarray] | None]:
+    """One trial, and its results, in whatever process this is."""
+    with PassContext(config=config):
+        try:
+            module = given.runner(given.build(how.level, how.plan(given)))
+        except MiniTVMError as error:
+            return Trial(way, refused=error.message), None
+        results = _results(module)
+        [trial] = _timed({way: _trial(way, module, results, None)}, {way: module}, rounds)
+        return trial, results
+
+
+def _results(module: GraphModule) -> list[np.ndarray]:
+    return [np.array(value) for value in flatten(tuple(module.outputs()))]
 
 
 def _trial(way: str, module: GraphModule, results: list[np.ndarray], first: list[np.ndarray] | None) -> Trial:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import multiprocessing
 import pathlib
 import sys
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
 import pytest
 from click.testing import CliRunner
@@ -13,9 +15,10 @@ from click.testing import CliRunner
 from minitvm.cli import cli
 from minitvm.errors import ConfigError, PassError
 from minitvm.ir.parser import parse_module
-from minitvm.lab.ordering import COLUMNS, levels, orders, tried
+from minitvm.lab.ordering import COLUMNS, Way, levels, orders, tried
 from minitvm.lab.subject import Subject
 from minitvm.passes.pipeline import Plan
+from minitvm.testing import mlp
 
 MODULE = parse_module("""
 def @main(%x: Tensor[(1, 8, 6, 6), float32], %w: Tensor[(8, 8, 3, 3), float32]) {
@@ -56,7 +59,11 @@ def test_indices_are_inside_of_small_tables() -> None:
 
 
 def test_an_order_that_is_refused_is_a_row() -> None:
-    ways = {"default": (3, Plan()), "without kernels": (3, Plan.of(pipeline=["InferType"]))}
+    class WithoutKernels(Way):
+        def plan(self, given: Subject) -> Plan:
+            return Plan.of(pipeline=["InferType"])
+
+    ways = {"default": Way(3), "without kernels": WithoutKernels(3)}
     found = tried("a title", Subject.of(MODULE), ways, 0)
     refused = [trial for trial in found.trials if trial.refused]
     assert not found.agree
@@ -90,3 +97,18 @@ def test_on_the_command_line(tmp_path: pathlib.Path) -> None:
     result = CliRunner().invoke(cli, ["lab", "orders", "--passes", "InferType", "--csv", str(path)])
     assert isinstance(result.exception, ConfigError)
     assert "orders" in CliRunner().invoke(cli, ["lab", "--help"]).output
+
+
+@pytest.mark.parametrize("kind", ["threads", "processes"])
+def test_an_executor_makes_the_same_trials(kind: str) -> None:
+    """In threads, and in processes that know nothing but what is sent to them."""
+    module, params = mlp.get_workload(1)
+    spawned = multiprocessing.get_context("spawn")
+    made = ThreadPoolExecutor(2) if kind == "threads" else ProcessPoolExecutor(1, mp_context=spawned)
+    names = ["SimplifyExpr", "FoldConstant#1"]
+    with made as executor:
+        there = orders(module, names, rounds=0, params=params, executor=executor)
+        assert there == orders(module, names, rounds=0, params=params)
+        assert levels(module, rounds=1, params=params, executor=executor).agree
+        with pytest.raises(PassError):
+            orders(module, ["SimplifyExpr", "Nothing"], params=params, executor=executor)
