@@ -9,12 +9,14 @@ queries are transposed before and the results after, in squares of vectors.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
+from minitvm.codegen.long_sums import LONGEST
 from minitvm.codegen.loops import or_zero, parallel, transposed
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.attention_few import Query
@@ -183,10 +185,12 @@ class _Queries:
 
     @cached_property
     def at_once(self) -> int:
-        """The most keys of a block."""
+        """The most keys of a block; where only a run counts them, as many as are added up without blocks of sums."""
         room = self.template.machine.l2_bytes // _SCORES // (self.width * self.template.machine.vector_bytes)
         most, key_length = max(self.lanes, room * self.lanes // self.lanes * self.lanes), self.template.shape[3]
-        return runs(key_length, most)[0].size if isinstance(key_length, int) and key_length else most
+        if not isinstance(key_length, int):
+            return min(most, LONGEST)
+        return runs(key_length, most)[0].size if key_length else most
 
     @property
     def is_whole(self) -> bool:
@@ -289,9 +293,10 @@ class _Queries:
         """Scores of ``count`` keys."""
         most = self.template.tile(self.at_once, self.blocks, halved=not isinstance(count, int)).rows
         for first, rows in over(self.code, runs(count, most) if isinstance(count, int) else halves(count, most)):
-            self._scores_of(start, first, rows)
+            is_rest = not isinstance(count, int) and rows < most  # which is not worth the code of several steps
+            self._scores_of(start, first, rows, math.inf if is_rest else rows * self.blocks)
 
-    def _scores_of(self, start: LoopExpr, first: LoopExpr, rows: int) -> None:
+    def _scores_of(self, start: LoopExpr, first: LoopExpr, rows: int, sums: float) -> None:
         key, size = self.template.problem.inputs[1], self.template.shape[4]
         mask = (*self.template.problem.inputs, None)[3]
 
@@ -313,7 +318,7 @@ class _Queries:
             store,
         )
         with kernel.sums(self.code) as step:
-            for r in steps(self.code, size, rows * self.blocks):
+            for r in steps(self.code, size, sums):
                 step(r)
 
     def _weigh(self, start: LoopExpr, count: Any) -> None:
