@@ -92,7 +92,7 @@ def check_coverage(kernel: Kernel) -> list[Coverage]:
     """
     inside = list(places(map_stmt(kernel.body, on_stmt=_settled)))
     stores = [_Place(stmt, around) for stmt, around in inside if isinstance(stmt, Store)]
-    again = _filled_again(inside)
+    again = _filled_again(inside) if any(isinstance(stmt, Barrier) for stmt, _ in inside) else ()
     shared = [buffer for buffer in allocated(kernel.body) if buffer.scope == "global" and buffer not in again]
     return [_coverage(kernel, b, [p for p in stores if p.store.buffer is b]) for b in (*kernel.outputs, *shared)]
 
