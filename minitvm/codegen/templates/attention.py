@@ -9,7 +9,6 @@ queries are transposed before and the results after, in squares of vectors.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -188,9 +187,7 @@ class _Queries:
         """The most keys of a block; where only a run counts them, as many as are added up without blocks of sums."""
         room = self.template.machine.l2_bytes // _SCORES // (self.width * self.template.machine.vector_bytes)
         most, key_length = max(self.lanes, room * self.lanes // self.lanes * self.lanes), self.template.shape[3]
-        if not isinstance(key_length, int):
-            return min(most, LONGEST)
-        return runs(key_length, most)[0].size if key_length else most
+        return runs(key_length, most)[0].size if isinstance(key_length, int) and key_length else min(most, LONGEST)
 
     @property
     def is_whole(self) -> bool:
@@ -294,7 +291,7 @@ class _Queries:
         most = self.template.tile(self.at_once, self.blocks, halved=not isinstance(count, int)).rows
         for first, rows in over(self.code, runs(count, most) if isinstance(count, int) else halves(count, most)):
             is_rest = not isinstance(count, int) and rows < most  # which is not worth the code of several steps
-            self._scores_of(start, first, rows, math.inf if is_rest else rows * self.blocks)
+            self._scores_of(start, first, rows, float("inf") if is_rest else rows * self.blocks)
 
     def _scores_of(self, start: LoopExpr, first: LoopExpr, rows: int, sums: float) -> None:
         key, size = self.template.problem.inputs[1], self.template.shape[4]
