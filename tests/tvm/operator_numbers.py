@@ -134,6 +134,7 @@ CASES: dict[str, tuple[Callable[[], Any], Any]] = {
     "nn.batch_matmul": (lambda: relay.nn.batch_matmul(c(A), c(A)), A @ A.transpose(0, 2, 1)),
     "nn.cross_entropy": (lambda: relay.nn.cross_entropy(c(P[0]), c(P[1])), -(P[1] * np.log(P[0])).sum() / 3),
     "nn.dense": (lambda: relay.nn.dense(c(M), c(M), units=3), M @ M.T),
+    "nn.dense of three dimensions": (lambda: relay.nn.dense(c(A), c(A[0])), A @ A[0].T),
     "nn.dilate": (lambda: relay.nn.dilate(c(M[:2, :2]), [1, 2]), np.insert(M[:2, :2], 1, 0, 1)),
     "nn.dropout": (lambda: relay.nn.dropout(c(A), 0.3), A),
     "nn.l2_normalize": (lambda: relay.nn.l2_normalize(c(M), 1e-12, [1]), M / np.linalg.norm(M, axis=1, keepdims=True)),

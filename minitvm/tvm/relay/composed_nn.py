@@ -68,6 +68,17 @@ def l2_normalize(data: Any, eps: Any, axis: Any = None) -> Expr:
     return made("nn.l2_normalize", data, eps=eps, axis=tuple(range(rank_of(tensor(data)))) if axis is None else axis)
 
 
+@composed("nn.dense")
+def dense(data: Any, weight: Any, units: Any, out_dtype: Any) -> Expr:
+    """Products of rows, which may lie in any number of dimensions, with the rows of the weights."""
+    rows = tensor(data)
+    if rows.checked_type is None or rank_of(rows) <= 2:
+        return made("nn.dense", rows, weight, units=units, out_dtype=out_dtype)
+    *lead, depth = rows.tensor_type.shape
+    found = made("nn.dense", made("reshape", rows, newshape=(-1, depth)), weight, units=units, out_dtype=out_dtype)
+    return shaped(found, [*lead, found.tensor_type.shape[1]])
+
+
 @composed("nn.fast_softmax")
 def fast_softmax(data: Any, axis: Any) -> Expr:
     """The softmax, exact."""
