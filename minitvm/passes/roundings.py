@@ -106,6 +106,7 @@ def _unknown(value: Any, ones: Sequence[float], rng: np.random.Generator) -> Any
     """Others in the place of what is no number."""
     if isinstance(value, tuple):
         return tuple(_unknown(field, ones, rng) for field in value)
+    value = np.asarray(value) if isinstance(value, np.generic) else value
     if not isinstance(value, np.ndarray) or value.dtype.kind != "f" or np.isfinite(value).all():
         return value
     return np.where(np.isfinite(value), value, rng.choice(np.array(ones, value.dtype), value.shape))
