@@ -16,18 +16,19 @@ import sysconfig
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import minitvm
 from benchmarks.cuda_check.networks import CONFIG, FLOAT16, FLOAT32, SMALL, TF32, model_of, network
 from benchmarks.cuda_static import SECTOR, accesses, visits
+from minitvm.codegen.cuda.arrival import Arrival, arrival_of
 from minitvm.codegen.cuda.bind import launch_of
 from minitvm.codegen.cuda.emit import function_name
 from minitvm.codegen.cuda.machine import WARP, GpuModel
 from minitvm.codegen.cuda.templates.tile import MMA
 from minitvm.errors import CompilerError
-from minitvm.ir.loop import Barrier, CopyWait, Intrin, Kernel, Mma, Stmt, Store, allocated
+from minitvm.ir.loop import Barrier, CopyWait, Intrin, Kernel, Mma, Seq, Stmt, Store, allocated
 from minitvm.passes import PassContext
 from minitvm.runtime.nvidia.image import unpack
 
@@ -44,6 +45,8 @@ _SCHEDULERS, _FROM_L2, _TENSOR_USE = 4, 64, 0.62
 """Instructions, and bytes that arrive, of an SM in a cycle; of the tensor cores' peak, what ``mma.sync`` reaches."""
 _PIECE, _ENDS = 600, 1400
 """Cycles of latency that a piece has on its way through shared memory, and a block at its beginning and end."""
+_ON_THEIR_WAY = 128
+"""Bytes that a thread waits for at once: eight vectors."""
 _MULTIPLIES = ("FFMA", "HMMA.")
 
 
@@ -163,7 +166,7 @@ def work(kernel: Kernel) -> Work:
     fma = sum(at.times for stmt, at in met if _adds_a_product(stmt))
     products = [(stmt, at.times) for stmt, at in met if isinstance(stmt, Mma)]
     depth = 8 if any(stmt.kind == "tf32" for stmt, _ in products) else 16
-    found = accesses(kernel)
+    found = accesses(replace(kernel, body=_before_arrival(kernel.body)))
     shared = sum(a.waves * a.times for a in found if a.is_shared)
     outside = [a for a in found if not a.is_shared and a.what in ("load", "copy")]
     meets = any(isinstance(stmt, Barrier) for stmt, _ in met)
@@ -171,6 +174,11 @@ def work(kernel: Kernel) -> Work:
     waits = [stmt.left for stmt, _ in met if isinstance(stmt, CopyWait)]
     loaded = sum(a.waves * SECTOR * a.times for a in outside)
     return Work(fma, sum(n for _, n in products), depth, shared, loaded, pieces, 1 + max(waits, default=0))
+
+
+def _before_arrival(body: Stmt) -> Stmt:
+    parts = body.stmts if isinstance(body, Seq) else ()
+    return parts[0] if any(isinstance(stmt, Arrival) for stmt in parts) else body
 
 
 def _adds_a_product(stmt: Stmt) -> bool:
@@ -193,8 +201,12 @@ class Bound:
         return max(self.cycles, key=lambda what: self.cycles[what])
 
     @property
+    def total(self) -> float:
+        return max(self.cycles.values())
+
+    @property
     def seconds(self) -> float:
-        return max(self.cycles.values()) / _CLOCK
+        return self.total / _CLOCK
 
 
 def bound(kernel: Kernel, code: Code, machine: GpuModel, nbytes: float) -> Bound:
@@ -215,7 +227,19 @@ def bound(kernel: Kernel, code: Code, machine: GpuModel, nbytes: float) -> Bound
     }
     latency = -(-each // held) * (does.pieces * _PIECE / does.ahead + _ENDS)
     cycles = {what: each * warps * one for what, one in busy.items()} | {"latency": latency}
-    return Bound(kernel.name, memory | {what: one + _ENDS / 2 for what, one in cycles.items()})
+    ends = _ENDS / 2 + _arrival(kernel, warps)
+    return Bound(kernel.name, memory | {what: one + ends for what, one in cycles.items()})
+
+
+def _arrival(kernel: Kernel, warps: int) -> float:
+    """Cycles until a block knows that all have arrived, which is memory's latency twice, and it has added its parts, of
+    which its threads have so many bytes on their way as come in the latency of a piece."""
+    arrival = arrival_of(kernel)
+    if arrival is None:
+        return 0
+    stored = sum(a.waves * a.times for a in accesses(kernel) if a.what == "store" and a.buffer.name == "parts")
+    loaded = warps * stored * SECTOR * (1 if arrival.together else arrival.parts)
+    return 2 * _PIECE + loaded / min(_FROM_L2, warps * WARP * _ON_THEIR_WAY / _PIECE)
 
 
 def _rate(depth: int, machine: GpuModel) -> float:

@@ -23,6 +23,7 @@ float fmaf(float, float, float) noexcept;
 #define __forceinline__ inline
 #define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)
 #define __align__(n) __attribute__((aligned(n)))
 #define __shared__ static __attribute__((section(CUDASIM_SHARED)))
 #define CUDASIM_HERE int line = __builtin_LINE()
@@ -39,12 +40,16 @@ struct Kernel {
     void (*call)(void **parameters);
     char *shared, *shared_end;
     unsigned most_threads;
-    int parameters;
+    int parameters, cluster;
 };
 struct Posted { unsigned char bytes[64]; };
 
 void *dynamic_shared();
 void barrier(int line);
+bool barrier_or(bool value, int line);
+void fence();
+void cluster_barrier(int line);
+void add_atomically(const void *at, int line);
 // Waits for the lanes of `mask`; what each of them gave, one element per lane, or null where a lane is none of them.
 const Posted **exchange(unsigned mask, const void *given, int bytes, const char *what, int line);
 int lane();
@@ -92,7 +97,9 @@ static inline long long __double_as_longlong(double v) { return cudasim::bits<lo
 static inline float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 static inline float rsqrtf(float v) { return 1.0f / sqrtf(v); }
 template <class T> static inline T __ldg(const T *at) { return *at; }
-template <class T> static inline T atomicAdd(T *at, T value) {
+static inline void __threadfence() { cudasim::fence(); }
+template <class T> static inline T atomicAdd(T *at, T value, CUDASIM_HERE) {
+    cudasim::add_atomically(at, line);
     T old = *at;
     *at = old + value;
     return old;
@@ -115,6 +122,7 @@ CUDASIM_VECTOR(long long, longlong, 8)
 CUDASIM_VECTOR(unsigned long long, ulonglong, 8)
 
 static inline void __syncthreads(CUDASIM_HERE) { cudasim::barrier(line); }
+static inline int __syncthreads_or(int value, CUDASIM_HERE) { return cudasim::barrier_or(value, line); }
 static inline void __syncwarp(unsigned mask = 0xffffffffu, CUDASIM_HERE) {
     cudasim::exchange(mask, nullptr, 0, "__syncwarp", line);
 }
@@ -153,6 +161,8 @@ template <int BYTES> static inline void cp_async(void *shared, const void *globa
 }
 static inline void cp_async_commit() { cudasim::copies_commit(); }
 template <int BUT_LAST> static inline void cp_async_wait() { cudasim::copies_wait(BUT_LAST); }
+
+static inline void cluster_barrier(CUDASIM_HERE) { cudasim::cluster_barrier(line); }
 
 // mma.sync: fragments as the PTX ISA gives them, "Matrix multiply-accumulate operation using mma instruction".  With
 // g = lane / 4 and t = lane % 4, a lane holds results (g, 2t), (g, 2t + 1), (g + 8, 2t), (g + 8, 2t + 1) of 16 x 8

@@ -43,8 +43,8 @@ class HostGroups:
         shared = _parts(launches, workspace)
         for launch in launches:
             arrays = [values[place] if place >= 0 else shared[place] for place in launch.params]
-            name = self._prefix.format(number) + launch.function
-            self._kernels.launch(name, launch.grid, launch.block, arrays, order, seed, launch.shared)
+            name, what = self._prefix.format(number) + launch.function, (launch.shared, launch.counters)
+            self._kernels.launch(name, launch.grid, launch.block, arrays, order, seed, *what)
 
 
 def _parts(launches: Sequence[Launch], workspace: np.ndarray) -> dict[int, np.ndarray]:

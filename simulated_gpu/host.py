@@ -27,7 +27,11 @@ _FLAGS = (
     *("-fvisibility=hidden", "-U_FORTIFY_SOURCE"),
 )
 _CHECKS = "-fsanitize=bounds,alignment"
-_KERNEL = re.compile(r'^extern "C" (__global__ void(?:\s+__launch_bounds__\((\d+)[^)]*\))?\s+(\w+)\()', re.MULTILINE)
+_KERNEL = re.compile(
+    r'^extern "C" (__global__ void(?:\s+__cluster_dims__\((\d+), 1, 1\))?'
+    r"(?:\s+__launch_bounds__\((\d+)[^)]*\))?\s+(\w+)\()",
+    re.MULTILINE,
+)
 _DYNAMIC = re.compile(r"extern __shared__ (?:__align__\(\d+\) )?([\w ]+?) (\w+)\[\];")
 _DEVICE = re.compile(r"^(?:template\b[^\n;{]*\n)?(?:template\b[^\n;{]*)?__device__(?:[^\n]*\}$|.*?^\}$)", re.M | re.S)
 
@@ -74,9 +78,10 @@ def _on_host(source: str, line: int, number: int, prefix: str, table: list[str])
     def kernel(found: re.Match[str]) -> str:
         section = f"cudasim_{len(table)}"
         edges.extend(f"extern char __{e}_{section}[] __attribute__((weak));\n" for e in ("start", "stop"))
-        call = f"[](void **p) {{ cudasim::call(n{number}::{found[3]}, p); }}"
+        call = f"[](void **p) {{ cudasim::call(n{number}::{found[4]}, p); }}"
         edge = (f"__start_{section}", f"__stop_{section}")
-        row = [f'"{prefix}{found[3]}"', call, *edge, found[2] or "1024", f"cudasim::count(n{number}::{found[3]})"]
+        threads, cluster, count = found[3] or "1024", found[2] or "1", f"cudasim::count(n{number}::{found[4]})"
+        row = [f'"{prefix}{found[4]}"', call, *edge, threads, count, cluster]
         table.append(f"{{{', '.join(row)}}},\n")
         at = line + text.count("\n", 0, found.start())
         return f'\n#undef CUDASIM_SHARED\n#define CUDASIM_SHARED "{section}"\n#line {at}\n{found[1]}'
@@ -131,15 +136,20 @@ class HostKernels:
         order: str = "forward",
         seed: int = 0,
         dynamic: int = 0,
+        counters: int = 0,
     ) -> None:
-        """Run a kernel over arrays, which it works on in memory that ends where they do.
+        """Run a kernel over arrays, which it works on in memory that ends where they do; and over so many counters of
+        arrivals, which it is given behind them.
 
         Raises :class:`DeviceFault`: an access outside of them, a barrier that not all threads reach, ...
         """
         self._library.cudasim_order(ORDERS.index(order), seed)
+        arrays = [*arrays, np.zeros(counters, np.uint32)] if counters else arrays
         guarded = [Guarded(array, at_end=order != "reverse") for array in arrays]
         pointers = [ctypes.c_void_p(g.address) for g in guarded]
         addresses = (ctypes.c_void_p * len(arrays))(*(ctypes.addressof(p) for p in pointers))
+        starts = (ctypes.c_void_p * len(arrays))(*(g.address for g in guarded))
+        self._library.cudasim_memory(len(arrays), starts, (ctypes.c_size_t * len(arrays))(*(g.nbytes for g in guarded)))
         code = self._library.cudasim_launch(
             name.encode(), (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), dynamic, addresses
         )
@@ -152,3 +162,5 @@ class HostKernels:
             if memory.is_overrun():
                 raise DeviceFault(f"{name}: stored outside of argument {number}, {array.nbytes} bytes")
             memory.copy_to(array)
+        if counters and arrays[-1].any():
+            raise DeviceFault(f"{name}: counters of arrivals are not 0 again")

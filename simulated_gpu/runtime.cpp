@@ -1,7 +1,11 @@
 // A GPU of one processor that runs one block after the other, its threads as fibers: one runs until it waits for others.
+// Blocks of a cluster take turns at its barriers, where what they have in shared memory is forgotten.
 //
 // Within a block, warps come in order, and the lanes of a warp; the order is forward, reverse or random, so that code
 // that counts on one shows.  Shared memory is full of 0xff (which is NaN) when a block starts.  A fault ends the launch.
+//
+// What a block leaves for others is theirs by a chain, each of whose links is asked for at an atomic operation on global
+// memory: a barrier behind the block's stores, a fence of the thread that adds, after it another one, then a barrier.
 #include "device.hpp"
 #include <setjmp.h>
 #include <signal.h>
@@ -17,8 +21,8 @@ namespace cudasim {
 extern const Kernel kernels[];
 extern const char source[];
 
-const int MOST_THREADS = 1024, STACK = 256 << 10, ILLEGAL_ADDRESS = 700, MISALIGNED = 716, FAILED = 719;
-enum State { READY, AT_BARRIER, AT_WARP, ENDED };
+const int MOST_THREADS = 1024, MOST_BLOCKS = 8, STACK = 256 << 10, ILLEGAL_ADDRESS = 700, MISALIGNED = 716, FAILED = 719;
+enum State { READY, AT_BARRIER, AT_WARP, AT_CLUSTER, ENDED };
 struct Copy { char *to; const char *from; int bytes, real, group; };
 
 struct Fiber {
@@ -31,13 +35,15 @@ struct Fiber {
     unsigned exchanges;
     Copy *copies;
     int count, room, group;
+    bool fenced, added;  // since the block's last barrier; an atomic operation, and no fence since
+    int vote;
 };
 
-static Fiber fibers[MOST_THREADS], *current;
+static Fiber all_fibers[MOST_BLOCKS * MOST_THREADS], *fibers = all_fibers, *current;  // of a cluster; of the block that runs
 static Posted posts[2][MOST_THREADS];
 static const Posted *posted[MOST_THREADS][32];
 static int threads;
-static void *idle_stacks[MOST_THREADS];
+static void *idle_stacks[MOST_BLOCKS * MOST_THREADS];
 static int idle;
 static char *dynamic, message[2048];
 static size_t dynamic_room;
@@ -46,6 +52,13 @@ static void **arguments;
 static sigjmp_buf out;
 static int order;
 static unsigned seed;
+static int voted;  // at the last barrier
+static int arrived;  // the line where a thread of this block added for others since the last barrier
+static unsigned long long left;  // a sum of memory then
+struct Memory { const unsigned char *start; size_t bytes; };
+static Memory memory[64];
+static int memories;
+const size_t SMALL = 256 << 10;  // of memory that is looked at whenever a block arrives
 
 // --- faults ---------------------------------------------------------------------------------------------------------
 
@@ -135,17 +148,17 @@ static void enter(Fiber &f) { cudasim_switch(&scheduler, f.top); }
 static void pause(Fiber &f) { cudasim_switch(&f.top, scheduler); }
 #else
 #include <ucontext.h>
-static ucontext_t scheduler, contexts[MOST_THREADS];
+static ucontext_t scheduler, contexts[MOST_BLOCKS * MOST_THREADS];
 static void prepare(Fiber &f, void (*entry)()) {
-    ucontext_t &own = contexts[f.number];
+    ucontext_t &own = contexts[&f - all_fibers];
     getcontext(&own);
     own.uc_stack.ss_sp = f.stack;
     own.uc_stack.ss_size = STACK;
     own.uc_link = nullptr;
     makecontext(&own, entry, 0);
 }
-static void enter(Fiber &f) { swapcontext(&scheduler, &contexts[f.number]); }
-static void pause(Fiber &f) { swapcontext(&contexts[f.number], &scheduler); }
+static void enter(Fiber &f) { swapcontext(&scheduler, &contexts[&f - all_fibers]); }
+static void pause(Fiber &f) { swapcontext(&contexts[&f - all_fibers], &scheduler); }
 #endif
 
 static void run_thread() {
@@ -180,6 +193,47 @@ static void wait_as(State state, const char *what, unsigned mask, int line) {
 void *dynamic_shared() { return dynamic; }
 int lane() { return current->number & 31; }
 void barrier(int line) { wait_as(AT_BARRIER, "__syncthreads", 0, line); }
+
+bool barrier_or(bool value, int line) {
+    current->vote = value;
+    wait_as(AT_BARRIER, "__syncthreads_or", 0, line);
+    return voted;
+}
+
+void cluster_barrier(int line) { wait_as(AT_CLUSTER, "cluster_barrier", 0, line); }
+
+void fence() { current->fenced = true, current->added = false; }
+
+static unsigned long long sum_of_memory(const void *but) {
+    unsigned long long sum = 1;
+    for (int i = 0; i < memories; i++)
+        if (but < memory[i].start || but >= memory[i].start + memory[i].bytes)
+            for (size_t n = 0; n < memory[i].bytes; n++) sum = sum * 31 + memory[i].start[n];
+    return sum;
+}
+static const void *counter;
+
+void add_atomically(const void *at, int line) {
+    if (!current->fenced) fail(FAILED, line, "an atomic operation of a thread that has met no __threadfence since the last __syncthreads");
+    current->added = true;
+    if (!arrived && memories) left = sum_of_memory(counter = at);
+    arrived = line;
+}
+
+static void meet() {  // of all threads of a block
+    voted = 0;
+    for (int i = 0; i < threads; i++) {
+        Fiber &f = fibers[i];
+        if (f.added) {
+            threadIdx = f.thread;
+            fail(FAILED, arrived, "an atomic operation, and no __threadfence behind it before %s", f.state == ENDED ? "the end" : f.what);
+        }
+        voted |= f.vote, f.vote = 0, f.fenced = false;
+    }
+    if (arrived && memories && left != sum_of_memory(counter))
+        fail(FAILED, arrived, "threads of the block store after one of them has said that all have");
+    arrived = 0;
+}
 
 const Posted **exchange(unsigned mask, const void *given, int bytes, const char *what, int line) {
     int own = current->number, first = own & ~31, parity = current->exchanges++ & 1;
@@ -273,24 +327,59 @@ static void run_warp(int first) {  // until its lanes are at a barrier of the bl
     }
 }
 
-static void run_block(const Index *where) {
-    int warps[MOST_THREADS / 32], count = (threads + 31) / 32;
+static void enter_block(long long number) {  // what it has in shared memory is not there
+    blockIdx = {(int)(number % gridDim.x), (int)(number / gridDim.x % gridDim.y), (int)(number / gridDim.x / gridDim.y)};
+    fibers = all_fibers + number % running->cluster * MOST_THREADS;
     memset(running->shared, 0xff, running->shared_end - running->shared);
     memset(dynamic, 0xff, dynamic_room);
+}
+
+static void begin_block(const Index *where) {
     for (int i = 0; i < threads; i++) {
         Fiber &f = fibers[i];
-        f.state = READY, f.thread = where[i], f.number = i, f.exchanges = f.count = f.group = 0;
+        f.state = READY, f.thread = where[i], f.number = i, f.exchanges = f.count = f.group = f.vote = 0;
+        f.fenced = f.added = false;
     }
+    arrived = 0;
+}
+
+static bool run_block() {  // to its end; or to a barrier of the cluster, which is true
+    int warps[MOST_THREADS / 32], count = (threads + 31) / 32;
     while (true) {
         arrange(warps, count);
         for (int i = 0; i < count; i++) run_warp(warps[i] * 32);
         const Fiber *waits = nullptr;
         for (int i = 0; i < threads && !waits; i++)
-            if (fibers[i].state == AT_BARRIER) waits = &fibers[i];
-        if (!waits) return;
-        for (int i = 0; i < threads; i++)
-            if (fibers[i].state == ENDED || fibers[i].line != waits->line) stuck(*waits, fibers[i]);
+            if (fibers[i].state == AT_BARRIER || fibers[i].state == AT_CLUSTER) waits = &fibers[i];
+        for (int i = 0; i < threads && waits; i++)
+            if (fibers[i].state != waits->state || fibers[i].line != waits->line) stuck(*waits, fibers[i]);
+        meet();
+        if (!waits || waits->state == AT_CLUSTER) return waits;
         for (int i = 0; i < threads; i++) fibers[i].state = READY;
+    }
+}
+
+static void run_cluster(long long first, const Index *where) {
+    int blocks[MOST_BLOCKS], count = running->cluster, waiting = 0;
+    arrange(blocks, count);
+    for (int i = 0; i < count; i++) {
+        enter_block(first + blocks[i]);
+        begin_block(where);
+        waiting += run_block();
+    }
+    while (waiting) {
+        for (int i = 0; i < count; i++) {
+            if (all_fibers[i * MOST_THREADS].state != AT_CLUSTER) continue;
+            for (int other = 0; waiting < count && other < count; other++)
+                if (all_fibers[other * MOST_THREADS].state == ENDED) stuck(all_fibers[i * MOST_THREADS], all_fibers[other * MOST_THREADS]);
+            for (int n = 0; n < threads; n++) all_fibers[i * MOST_THREADS + n].state = READY;
+        }
+        arrange(blocks, count);
+        waiting = 0;
+        for (int i = 0; i < count; i++) {
+            enter_block(first + blocks[i]);
+            waiting += run_block();
+        }
     }
 }
 
@@ -298,7 +387,7 @@ static void run_grid() {
     static Index where[MOST_THREADS];
     for (int i = 0; i < threads; i++)
         where[i] = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
-    long long blocks = (long long)gridDim.x * gridDim.y * gridDim.z, step = 1, start = order == 1 ? blocks - 1 : 0;
+    long long blocks = (long long)gridDim.x * gridDim.y * gridDim.z / running->cluster, step = 1, start = order == 1 ? blocks - 1 : 0;
     if (order == 1) step = -1;
     if (order == 2) {  // a step that meets every block
         start = next_random() % blocks;
@@ -309,10 +398,7 @@ static void run_grid() {
         }
     }
     long long at = start;
-    for (long long i = 0; i < blocks; i++, at = (at + step + blocks) % blocks) {
-        blockIdx = {(int)(at % gridDim.x), (int)(at / gridDim.x % gridDim.y), (int)(at / gridDim.x / gridDim.y)};
-        run_block(where);
-    }
+    for (long long i = 0; i < blocks; i++, at = (at + step + blocks) % blocks) run_cluster(at * running->cluster, where);
 }
 
 static void make_dynamic(size_t bytes) {  // it ends where nothing is
@@ -334,6 +420,8 @@ static int refuse(const unsigned *grid, const unsigned *block, unsigned dynamic_
         return snprintf(message, sizeof message, "%s: %llu threads a block, at most %u", running->name, count, running->most_threads);
     if (!grid[0] || !grid[1] || !grid[2] || grid[0] > 0x7fffffff || grid[1] > 65535 || grid[2] > 65535)
         return snprintf(message, sizeof message, "%s: a grid of (%u, %u, %u) blocks", running->name, grid[0], grid[1], grid[2]);
+    if (running->cluster > MOST_BLOCKS || grid[0] % running->cluster)
+        return snprintf(message, sizeof message, "%s: %u blocks in clusters of %d", running->name, grid[0], running->cluster);
     if (fixed > 48 << 10 || fixed + dynamic_bytes > 227 << 10)
         return snprintf(message, sizeof message, "%s: %zu + %u bytes of shared memory", running->name, fixed, dynamic_bytes);
     return 0;
@@ -358,8 +446,8 @@ static int run(const unsigned *grid, const unsigned *block, unsigned dynamic_byt
     if (!code) run_grid();
     for (int i = 0; i < 3; i++) sigaction(faults[i], &before[i], nullptr);
     sigaltstack(&stack_before, nullptr);
-    for (int i = 0; code && i < threads; i++)
-        if (fibers[i].stack) idle_stacks[idle++] = fibers[i].stack, fibers[i].stack = nullptr;
+    for (int i = 0; code && i < MOST_BLOCKS * MOST_THREADS; i++)
+        if (all_fibers[i].stack) idle_stacks[idle++] = all_fibers[i].stack, all_fibers[i].stack = nullptr;
     return code;
 }
 }  // namespace cudasim
@@ -368,6 +456,14 @@ static int run(const unsigned *grid, const unsigned *block, unsigned dynamic_byt
 
 #define EXPORTED extern "C" __attribute__((visibility("default")))
 EXPORTED const char *cudasim_message() { return cudasim::message; }
+
+// Memory that the next launches work on; none: it is not looked at when a block arrives somewhere.
+EXPORTED void cudasim_memory(int count, const void *const *starts, const size_t *bytes) {
+    size_t all = 0;
+    for (int i = 0; i < count; i++) all += bytes[i];
+    cudasim::memories = count > 64 || all > cudasim::SMALL ? 0 : count;
+    for (int i = 0; i < cudasim::memories; i++) cudasim::memory[i] = {(const unsigned char *)starts[i], bytes[i]};
+}
 
 EXPORTED void cudasim_order(int order, unsigned seed) {
     cudasim::order = order;

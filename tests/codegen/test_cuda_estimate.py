@@ -34,7 +34,7 @@ def product(tile: BlockTile) -> Kernel:
         lambda p, i, j, value: Store(out, (i, j), value),
         4,
     )
-    (kernel,) = bind_plain(Kernel("k", (a, b, out), launches(tile, made)))
+    (kernel,) = bind_plain(Kernel("k", (a, b, out), launches(tile, gpu_model("sm_90"), made)))
     return kernel
 
 

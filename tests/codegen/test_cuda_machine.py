@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from minitvm.codegen.cuda.bind import launch_of
 from minitvm.codegen.cuda.machine import gpu_model
-from minitvm.codegen.cuda.templates.product import GpuProduct, Operand
 from minitvm.errors import TargetError
-from minitvm.ir.loop import Buffer, Kernel, Store, const
 
 
 def test_architectures_are_known_with_and_without_a_letter() -> None:
@@ -45,12 +42,3 @@ def test_a_layout_alone_pays_where_products_take_longer_than_two_launches(
     gpu = gpu_model("sm_90")
     assert gpu.pays_to_move(batch * units * units * 9 * pixels, moved) == pays
     assert not gpu.pays_to_move(0, moved)
-
-
-@pytest.mark.parametrize(("shape", "blocks"), [((8, 1, 49, 512), 128), ((13, 1, 1, 1000), 31)])
-def test_parts_are_added_by_most_sms_of_a_large_gpu_or_by_single_warps(shape: tuple[int, ...], blocks: int) -> None:
-    zeros = Operand(1, lambda p, i, r: const(0, "float32"), True, 4, 0)
-    out, parts = Buffer("out", shape[1:], "float32"), Buffer("parts", shape, "float32")
-    product = GpuProduct(1, 8, zeros, zeros, "float32", lambda p, i, j, value: Store(out, (p, i, j), value), 4)
-    launch = launch_of(Kernel("added", (parts, out), product.added(parts)))
-    assert launch.grid[0] >= blocks and launch.threads <= 96

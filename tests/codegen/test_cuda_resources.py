@@ -40,7 +40,7 @@ def test_no_kernel_spills_all_fit_and_an_sm_holds_what_was_predicted(model: str,
             assert row.shared <= machine.block_shared and row.threads <= 1024, row
             assert row.occupancy >= 1 and row.share <= 1, row
             assert predicted <= row.occupancy <= max(predicted + 1, predicted * 4 // 3), (row, registers(launch))
-    assert len(found) >= 8 and sum(held == predicted for held, predicted in found) > 0.75 * len(found)
+    assert len(found) >= 6 and sum(held == predicted for held, predicted in found) > 0.75 * len(found)
 
 
 TENSOR = [

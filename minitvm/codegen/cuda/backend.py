@@ -83,7 +83,7 @@ class CudaBackend(Backend):
         records = []
         for kernel in launches.kernels:
             params, made = tuple(places[b] for b in kernel.params), launch_of(kernel)
-            found = image.Launch(function_name(kernel), made.grid, made.block, made.shared, params)
+            found = image.Launch(function_name(kernel), made.grid, made.block, made.shared, params, made.counters)
             if 0 not in (*made.grid, *made.block):  # no elements
                 records.append(image.record(found))
         return "\n".join([*records, "", emit_cuda(*launches.kernels)])

@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from minitvm.codegen.cuda.arrival import Arrival, arrival_of
 from minitvm.codegen.dependences import Access, accesses, carried
 from minitvm.codegen.loops import bind_vars, fresh_vars, fused, redirect, split, trips
 from minitvm.codegen.simplify import simplify
@@ -68,10 +69,15 @@ def bind_plain(kernel: Kernel) -> tuple[Kernel, ...]:
 
 
 def _phases(body: Stmt) -> list[list[Stmt]]:
-    """The top-level nests between team barriers; workspaces around them are left out."""
+    """The top-level nests between team barriers; workspaces around them are left out.  Two with an arrival between them
+    are one."""
     phases: list[list[Stmt]] = [[]]
+    arrived = False
     for part in _top_level(body):
-        if isinstance(part, Barrier):
+        if isinstance(part, Arrival) or arrived:
+            phases[-1][-1] = seq(phases[-1][-1], part)
+            arrived = isinstance(part, Arrival)
+        elif isinstance(part, Barrier):
             phases.append([])
         else:
             phases[-1].append(part)
@@ -103,6 +109,8 @@ def _launched(nests: Sequence[Stmt]) -> Iterator[list[Stmt]]:
 def _share_blocks(nests: Sequence[Stmt]) -> bool:
     """True if a block may have what any of them needs, and where threads meet, they are all there."""
     whole = seq(*nests)
+    if any(isinstance(stmt, Arrival) for stmt in walk_stmts(whole)):
+        return False
     block, shared = _block(whole), sum(buffer.nbytes for buffer in allocated(whole) if buffer.scope == "shared")
     fits = math.prod(block) <= _MOST_THREADS and shared <= _STATIC_SHARED
     return fits and all(_block(nest) == block for nest in nests if _threads_meet(nest))
@@ -255,11 +263,13 @@ def _serial_lanes(body: Stmt) -> Stmt:
 
 @dataclass(frozen=True)
 class Launch:
-    """Blocks of the grid and threads of a block: x, y, z; bytes of dynamic shared memory."""
+    """Blocks of the grid and threads of a block: x, y, z; bytes of dynamic shared memory; counters of arrivals, which
+    the kernel is given behind its parameters."""
 
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     shared: int = 0
+    counters: int = 0
 
     @property
     def threads(self) -> int:
@@ -270,7 +280,9 @@ def launch_of(kernel: Kernel) -> Launch:
     """The blocks and threads that a bound kernel needs: the most that any of its loops has."""
 
     x, y, z = (_most(kernel.body, kind) for kind in _GRID)
-    return Launch((x, y, z), _block(kernel.body), dynamic_shared(kernel)[1])
+    arrival = arrival_of(kernel)
+    counters = x // arrival.parts * y if arrival and not arrival.together else 0
+    return Launch((x, y, z), _block(kernel.body), dynamic_shared(kernel)[1], counters)
 
 
 def dynamic_shared(kernel: Kernel) -> tuple[dict[Buffer, int], int]:

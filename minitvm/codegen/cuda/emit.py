@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from minitvm.codegen.cuda import spell
+from minitvm.codegen.cuda.arrival import Arrival, arrival_of
 from minitvm.codegen.cuda.bind import Launch, dynamic_shared, launch_of
 from minitvm.codegen.cuda.express import Names, Shared, Writer, flat, identifier
 from minitvm.codegen.cuda.resources import blocks_at_least
@@ -35,6 +36,7 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     all_of,
+    seq,
     stmt_exprs,
     substitute_vars,
 )
@@ -91,14 +93,21 @@ class Body:
         self.guarded = False  # inside a thread loop that not all threads of the block enter
         self.private: set[Buffer] = set()
         self.packs: set[Buffer] = set()
-        self.parameters = ", ".join(self._parameter(b, b in kernel.inputs) for b in kernel.params)
+        parameters = [self._parameter(b, b in kernel.inputs) for b in kernel.params]
+        self.counters = Buffer("counters", (self.launch.counters,), "uint32")
+        self.block = LoopKind.BLOCK_X.value  # what the number of a block is
+        if self.launch.counters:
+            parameters.append(self._parameter(self.counters, False))
+        self.parameters = ", ".join(parameters)
 
     def head(self) -> list[str]:
         spans = self.kernel.spans
         origin = [f"// {', '.join(' '.join(s.split()) for s in spans)}"] if spans else []
         threads = self.launch.threads
         bounds = f"__launch_bounds__({threads}, {blocks_at_least(self.kernel, threads)})"
-        head = f'extern "C" __global__ void {bounds}'
+        arrival = arrival_of(self.kernel)
+        cluster = f"__cluster_dims__({arrival.parts}, 1, 1) " if arrival and arrival.together else ""
+        head = f'extern "C" __global__ void {cluster}{bounds}'
         memory = ["    extern __shared__ __align__(16) unsigned char dynamic[];"] if self.dynamic else []
         signature = f"{function_name(self.kernel)}({self.parameters})"
         return [*origin, head, signature, "{", *memory]
@@ -132,7 +141,10 @@ class Body:
     def _statement(self, stmt: Stmt, depth: int) -> None:
         match stmt:
             case Seq(stmts):
-                for part in stmts:
+                for number, part in enumerate(stmts):
+                    if isinstance(part, Arrival):
+                        self.arrival(part, seq(*stmts[number + 1 :]), depth)
+                        break
                     self.statement(part, depth)
             case For():
                 self.loop(stmt, depth)
@@ -157,6 +169,26 @@ class Body:
             case CopyWait(left):
                 self.helpers.add("cp_async_wait")
                 self.line(depth, f"cp_async_wait<{left}>();")
+
+    def arrival(self, stmt: Arrival, rest: Stmt, depth: int) -> None:
+        """All blocks go on when all have arrived; or the last of those that share a counter, in place of each."""
+        if stmt.together:
+            self.helpers.add("cluster_barrier")
+            self.line(depth, "cluster_barrier();")
+            self.statement(rest, depth)
+            return
+        tiles, block, number = self.launch.grid[0] // stmt.parts, self.block, self.names.temporary()
+        along = f"blockIdx.y * {tiles} + " * (self.launch.grid[1] > 1)
+        counter = f"{self.names.of(self.counters)} + {along}{block} / {stmt.parts}"
+        self.helpers.add("last_to_arrive")
+        first = f"{block} / {stmt.parts} * {stmt.parts}"
+        self.line(depth, f"if (last_to_arrive({stmt.parts}, {counter})) {{")
+        self.line(depth + 1, f"for (int {number} = {first}; {number} < {first} + {stmt.parts}; ++{number}) {{")
+        self.block = number
+        self.statement(rest, depth + 2)
+        self.block = block
+        self.line(depth + 1, "}")
+        self.line(depth, "}")
 
     def loop(self, stmt: For, depth: int) -> None:
         if stmt.kind is LoopKind.PARALLEL:
@@ -284,10 +316,11 @@ class Body:
         assert isinstance(stmt.extent, Const)
         is_thread = stmt.kind.value.startswith("thread")
         most = (self.launch.block if is_thread else self.launch.grid)[_AXES[stmt.kind]]
-        partial, was = stmt.extent.value < most, self.guarded
         name = self.names.of(stmt.var)
-        self.line(depth, f"if ({stmt.kind.value} < {stmt.extent.value}) {{" if partial else "{")
-        self.line(depth + 1, f"const {self.names.index} {name} = {stmt.kind.value};")
+        value = self.block if stmt.kind is LoopKind.BLOCK_X else stmt.kind.value
+        partial, was = stmt.extent.value < most, self.guarded
+        self.line(depth, f"if ({value} < {stmt.extent.value}) {{" if partial else "{")
+        self.line(depth + 1, f"const {self.names.index} {name} = {value};")
         self.guarded = was or (partial and is_thread)
         self.around.append(stmt.kind)
         self.statement(stmt.body, depth + 1)

@@ -20,6 +20,7 @@ REGISTERS = 64 * 1024
 _REGISTER_UNIT = 256  # a warp is given whole ones of these
 _SHARED_UNIT = 128
 _FLOAT = 4  # bytes
+_FEATURES = {"cp.async": 80, "mma": 80, "cluster": 90}
 LAUNCH = 3000
 """Cycles that a launch costs after another one."""
 _WORTH_ROUNDING = 0.6
@@ -138,7 +139,7 @@ def gpu_model(arch: str, threads: int = 1) -> GpuModel:
         16,
         60,  # of 16 bytes, and some for addresses
         threads=threads,
-        features=frozenset({"cp.async", "mma"} if int(found[1]) >= 80 else ()),
+        features=frozenset(name for name, since in _FEATURES.items() if int(found[1]) >= since),
         arch=arch,
         sms=card.sms,
         warps=card.warps,

@@ -132,6 +132,22 @@ __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commi
 template <int BUT_LAST> __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(BUT_LAST) : "memory");
 }""",
+    "cluster_barrier": """\
+__device__ __forceinline__ void cluster_barrier() {
+    asm volatile("barrier.cluster.arrive.release.aligned; barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}""",
+    "last_to_arrive": """\
+__device__ __forceinline__ bool last_to_arrive(unsigned parts, unsigned *counter) {
+    bool last = false;
+    __syncthreads();  // the block's stores come before its arrival
+    if (threadIdx.x == 0) {
+        __threadfence();
+        last = atomicAdd(counter, 1u) == parts - 1;
+        if (last) *counter = 0;
+        __threadfence();  // others' stores come before what is loaded next
+    }
+    return __syncthreads_or(last);
+}""",
     **{f"mma_{name}": _mma(name, *form) for name, form in _MMA.items()},
     **{f"ldmatrix_x{count}{end}": _ldmatrix(count, end) for count in (2, 4) for end in ("", "_trans")},
     "minimum": """\

@@ -137,6 +137,9 @@ class CudaCode(CudaArtifact):
         self.graph, self.loaded, self.gpu = artifact.graph, loaded, loaded.gpu
         self.memory: InstanceMemory = InstanceMemory(loaded)
         self._handles = handles(self.memory, loaded.calls.values())
+        counters = max((one.counters for each in loaded.kernels.values() for one, _ in each), default=0)
+        self._counters = self.memory.hold(np.zeros(counters, np.uint32)) if counters else None
+        """Of arrivals: a launch that counts leaves zeros, and the next one in the stream comes after it."""
 
     def step(self, what: Segment | int, slots: int, threads: int) -> Callable[[], None]:
         nodes = what.nodes if isinstance(what, Segment) else (what,)
@@ -164,7 +167,9 @@ class CudaCode(CudaArtifact):
         if call is not None:
             return [PreparedCall(self._handles[call.library], call, slots, entries)]
         workspace = workspace_slots(self.graph)[index]
-        return [Prepared(*found, slots, entries, workspace, node.func) for found in self.loaded.kernels[node.func]]
+        counters = self._counters.address if self._counters else 0
+        found = self.loaded.kernels[node.func]
+        return [Prepared(*one, slots, entries, workspace, counters, node.func) for one in found]
 
     def timed(self, run: Run, runs: int) -> list[float]:
         """The seconds that the GPU took, by events."""
@@ -199,7 +204,14 @@ class Prepared:
     """A launch, its arguments where the driver reads them."""
 
     def __init__(
-        self, launch: Launch, function: Any, slots: int, entries: Sequence[int], workspace: int, name: str
+        self,
+        launch: Launch,
+        function: Any,
+        slots: int,
+        entries: Sequence[int],
+        workspace: int,
+        counters: int,
+        name: str,
     ) -> None:
         self._what = (function, *launch.grid, *launch.block, launch.shared)
         self._name = name
@@ -208,9 +220,10 @@ class Prepared:
             (pointers(slots + 8 * entries[n]), 0) if n >= 0 else (pointers(slots + 8 * workspace), -1 - n)
             for n in launch.params
         ]
-        self._values = (ctypes.c_uint64 * len(launch.params))()
+        count = len(launch.params) + bool(launch.counters)
+        self._values = (ctypes.c_uint64 * count)(*[0] * len(launch.params), *[counters] * bool(launch.counters))
         start = ctypes.addressof(self._values)
-        self._addresses = (ctypes.c_void_p * len(launch.params))(*(start + 8 * n for n in range(len(launch.params))))
+        self._addresses = (ctypes.c_void_p * count)(*(start + 8 * n for n in range(count)))
 
     def run(self, memory: CudaMemory) -> None:
         """Over what the slots point to now."""

@@ -24,6 +24,8 @@ class Launch:
     params: tuple[int, ...]
     """What it is passed, addresses all: the group's parameter of that number, or, where negative, ``-1 - offset`` bytes
     into the group's workspace."""
+    counters: int = 0
+    """Of uint32, that it is passed behind those; they are 0 before it runs, and when it has run."""
 
 
 def record(launch: Launch) -> str:

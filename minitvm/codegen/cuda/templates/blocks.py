@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
-from minitvm.codegen.cuda.machine import WARP
+from minitvm.codegen.cuda.arrival import Arrival
+from minitvm.codegen.cuda.machine import WARP, GpuModel
 from minitvm.codegen.cuda.templates.product import GpuProduct, Operand, Staging, in_block, in_blocks, unrolled
 from minitvm.codegen.cuda.templates.tile import MMA, ROOM, VECTOR, BlockTile, MmaTile, power_of_two
 from minitvm.codegen.loops import in_lanes, redirect, unflatten, with_memory
@@ -28,6 +29,7 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     all_of,
+    as_index,
     const,
     guarded,
     intrin,
@@ -38,38 +40,48 @@ from minitvm.ir.loop import (
 )
 
 
-def launches(tile: BlockTile, *products: GpuProduct) -> Stmt:
-    """All results of products, in a tile's way, by one launch; parts of the depth are added by another one."""
+def launches(tile: BlockTile, gpu: GpuModel, *products: GpuProduct) -> Stmt:
+    """All results of products, in a tile's way, by one launch; parts of the depth are added, in their order, by the
+    blocks that multiplied them: where these are a cluster, each adds some rows, else the last that arrives adds all."""
     on_tensor_cores = HalfBlocks if isinstance(tile, MmaTile) and tile.kind in SHORT else TensorBlocks
     blocks = on_tensor_cores if isinstance(tile, MmaTile) else Blocks
     if tile.split == 1:
-        return _side_by_side([blocks(product, tile) for product in products])
+        return _side_by_side([blocks(product, tile) for product in products], Blocks.multiplied)
     shapes = [(tile.split, product.batch, product.left.lines, product.right.lines) for product in products]
     parts = [Buffer("parts", shape, product.dtype) for shape, product in zip(shapes, products, strict=True)]
-    multiply = _side_by_side([blocks(product, tile, memory) for product, memory in zip(products, parts, strict=True)])
-    added = (product.added(memory) for product, memory in zip(products, parts, strict=True))
-    return with_memory(parts, seq(multiply, Barrier(), *added))
+    made = [blocks(product, tile, memory) for product, memory in zip(products, parts, strict=True)]
+    arrival = Arrival(tile.split, tile.is_cluster(gpu))
+    return with_memory(parts, seq(_side_by_side(made, Blocks.multiplied), arrival, _side_by_side(made, Blocks.added)))
 
 
-def _side_by_side(made: Sequence[Blocks]) -> Stmt:
-    """The blocks of each: along the grid's second axis what is computed, along its first one the tiles of it."""
-    first, most = made[0], max(blocks.count for blocks in made)
-    if len(made) == 1:
-        return first.nest()
+def _side_by_side(made: Sequence[Blocks], body: Callable[[Blocks, LoopExpr, LoopExpr], Stmt]) -> Stmt:
+    """``body(blocks, tile, part)`` of each: along the grid's second axis what is computed, along its first one the
+    tiles and, in each, the parts of the depth."""
+    split = made[0].tile.split
+    most = max(blocks.tiles for blocks in made)
     places = {(n, b.shape): b for blocks in made for n, b in enumerate(blocks.shared)}  # both sides may look the same
 
     def block(number: LoopExpr, which: LoopExpr) -> Stmt:
-        def one(i: int, blocks: Blocks) -> Stmt:
-            body = redirect(blocks.block(number), {b: places[n, b.shape] for n, b in enumerate(blocks.shared)})
-            asked = [which.equal(i), *([number < blocks.count] if blocks.count < most else [])]
-            return If(all_of(asked), body)
+        at, part = unflatten(number, (most, split))
 
-        return with_memory(places.values(), seq(*(one(i, blocks) for i, blocks in enumerate(made))))
+        def one(i: int, blocks: Blocks) -> Stmt:
+            found = redirect(body(blocks, at, part), {b: places[n, b.shape] for n, b in enumerate(blocks.shared)})
+            asked = [which.equal(i), *([at < blocks.tiles] if blocks.tiles < most else [])]
+            return If(all_of(asked), found)
+
+        return with_memory(memory, seq(*(one(i, blocks) for i, blocks in enumerate(made))))
 
     def along(number: LoopExpr) -> Stmt:
+        if len(made) == 1:
+            return with_memory(memory, body(made[0], *unflatten(number, (most, split))))
         return loop(len(made), lambda which: block(number, which), LoopKind.BLOCK_Y, name="which")
 
-    return in_blocks(most, along)
+    memory = places.values() if body is Blocks.multiplied else ()
+    return in_blocks(most * split, along)
+
+
+_TOGETHER = 8
+"""Parts that a thread has on their way at once."""
 
 
 @dataclass(frozen=True)
@@ -138,23 +150,55 @@ class Blocks:
         return Buffer("sums", (self.tile.thread_rows, self.tile.thread_columns), self.product.dtype, "local")
 
     @property
-    def _grid(self) -> tuple[int, int, int, int]:
-        """Parts of the depth, batch, tiles down, tiles across."""
+    def _grid(self) -> tuple[int, int, int]:
+        """Batch, tiles down, tiles across."""
         product, tile = self.product, self.tile
-        down, across = -(-product.left.lines // tile.rows), -(-product.right.lines // tile.columns)
-        return tile.split, product.batch, down, across
+        return product.batch, -(-product.left.lines // tile.rows), -(-product.right.lines // tile.columns)
 
     @property
-    def count(self) -> int:
-        """The number of blocks of threads."""
+    def tiles(self) -> int:
+        """A block of threads is there for each, and for each part of the depth."""
         return math.prod(self._grid)
 
-    def nest(self) -> Stmt:
-        return in_blocks(self.count, lambda n: with_memory(self.shared, self.block(n)))
-
-    def block(self, number: LoopExpr) -> Stmt:
-        part, p, i, j = unflatten(number, self._grid)
+    def multiplied(self, number: LoopExpr, part: LoopExpr) -> Stmt:
+        p, i, j = unflatten(number, self._grid)
         return in_block(self.tile.threads, lambda t: self._thread(part, p, i, j, t))
+
+    def added(self, number: LoopExpr, share: LoopExpr) -> Stmt:
+        """The parts of a tile's sums, in their order, by a thread for each vector of them in turn; ``share``: of as
+        many as there are parts."""
+        assert self.parts is not None
+        product, tile, parts = self.product, self.tile, self.parts
+        p, row, column = unflatten(number, self._grid)
+        width, rows = min(product.vector, VECTOR), min(tile.rows, product.left.lines)
+        vectors = rows * tile.columns // width
+        sums = Buffer("sums", (width,), product.dtype, "local")
+
+        def of_part(s: LoopExpr, y: LoopExpr, x: LoopExpr) -> Stmt:
+            return in_lanes(width, lambda lane: Store(sums, (lane,), sums[lane] + Load(parts, (s, p, y, x + lane))))
+
+        def results(y: LoopExpr, x: LoopExpr) -> Stmt:
+            zero = in_lanes(width, lambda lane: Store(sums, (lane,), Load(parts, (as_index(0), p, y, x + lane))))
+            many, rest = divmod(tile.split - 1, _TOGETHER)
+
+            def some(first: LoopExpr, count: int) -> Stmt:
+                return unrolled(count, lambda s: of_part(first + s, y, x), "part")
+
+            more = loop(many, lambda n: some(n * _TOGETHER + 1, _TOGETHER), name="parts")
+            last = some(as_index(many * _TOGETHER + 1), rest)
+            store = in_lanes(width, lambda lane: product.store(p, y, x + lane, sums[lane]))
+            return Alloc(sums, seq(zero, more, last, store))
+
+        step = tile.threads * tile.split
+
+        def vector(t: LoopExpr, turn: LoopExpr) -> Stmt:
+            at = turn * step + share * tile.threads + t
+            i, j = unflatten(at, (rows, tile.columns // width))
+            y, x = row * tile.rows + i, column * tile.columns + j * width
+            within = [at < vectors] * bool(vectors % step)
+            return guarded([*within, *self._within(y, x)], results(y, x))
+
+        return in_block(tile.threads, lambda t: loop(-(-vectors // step), lambda turn: vector(t, turn), name="turn"))
 
     def _thread(self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, t: LoopExpr) -> Stmt:
         """``row``, ``column``: of the tile among the tiles."""
@@ -280,16 +324,18 @@ class Blocks:
         self, part: LoopExpr, p: LoopExpr, y: LoopExpr, x: LoopExpr, width: int, value: Callable[[LoopExpr], LoopExpr]
     ) -> Stmt:
         """``width`` neighbours of row ``y`` from column ``x`` on, where they are results."""
-        product, tile = self.product, self.tile
 
         def one(lane: LoopExpr) -> Stmt:
             if self.parts is None:
-                return product.store(p, y, x + lane, value(lane))
+                return self.product.store(p, y, x + lane, value(lane))
             return Store(self.parts, (part, p, y, x + lane), value(lane))
 
-        last_row, last_column = product.left.lines, product.right.lines
-        guards = [y < last_row] * bool(last_row % tile.rows) + [x < last_column] * bool(last_column % tile.columns)
-        return guarded(guards, in_lanes(width, one))
+        return guarded(self._within(y, x), in_lanes(width, one))
+
+    def _within(self, y: LoopExpr, x: LoopExpr) -> list[LoopExpr]:
+        """What makes a row and a column of tiles one of results."""
+        tile, rows, columns = self.tile, self.product.left.lines, self.product.right.lines
+        return [y < rows] * bool(rows % tile.rows) + [x < columns] * bool(columns % tile.columns)
 
 
 # --- on tensor cores --------------------------------------------------------------------------------------------------

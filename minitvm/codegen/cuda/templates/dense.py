@@ -98,7 +98,7 @@ class GpuTemplate(Template):
 
     def loops(self, choice: Choice) -> Stmt:
         assert isinstance(choice.tile, BlockTile)
-        return launches(choice.tile, self.product)
+        return launches(choice.tile, self.gpu, self.product)
 
 
 @TEMPLATES.register("cuda", Dense, Matmul, BatchMatmul)

@@ -157,4 +157,4 @@ class GpuConv(GpuTemplate):
 
     def loops(self, choice: Choice) -> Stmt:
         assert isinstance(choice.tile, BlockTile)
-        return launches(choice.tile, *self.parts)
+        return launches(choice.tile, self.gpu, *self.parts)

@@ -19,7 +19,6 @@ from minitvm.codegen.cuda.machine import WARP
 from minitvm.codegen.cuda.templates.tile import VECTOR, WIDEST, Extent, power_of_two
 from minitvm.codegen.loops import in_lanes, or_zero, unflatten
 from minitvm.ir.loop import (
-    Alloc,
     Buffer,
     Const,
     CopyAsync,
@@ -33,7 +32,6 @@ from minitvm.ir.loop import (
     const,
     loop,
     minimum,
-    seq,
 )
 
 Element = Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr]
@@ -94,32 +92,6 @@ class GpuProduct:
         nbytes = self.left.nbytes + self.right.nbytes
         size = np.dtype(self.dtype).itemsize
         return Extent(self.batch, self.left.lines, self.right.lines, self.depth, size, nbytes)
-
-    def added(self, parts: Buffer) -> Stmt:
-        """The sums of all parts of the depth, in order, by a thread for each ``vector`` of them, or fewer where
-        there are few."""
-        count, *shape = parts.shape
-        width = self.vector
-        while width > 1 and parts.size // count // width < _BLOCKS * WARP:
-            width //= 2
-        total = parts.size // count // width
-        sums = Buffer("sums", (width,), self.dtype, "local")
-
-        def of_part(s: LoopExpr | int, position: LoopExpr, lane: LoopExpr) -> LoopExpr:
-            *outer, j = unflatten(position, (*shape[:-1], shape[-1] // width))
-            return Load(parts, (_index(s), *outer, j * width + lane))
-
-        def thread(position: LoopExpr) -> Stmt:
-            p, i, j = unflatten(position, (*shape[:-1], shape[-1] // width))
-            first = in_lanes(width, lambda lane: Store(sums, (lane,), of_part(0, position, lane)))
-            more = loop(count - 1, lambda s: in_lanes(width, lambda lane: add(s + 1, position, lane)), name="part")
-            stores = in_lanes(width, lambda lane: self.store(p, i, j * width + lane, sums[lane]))
-            return Alloc(sums, seq(first, more, stores))
-
-        def add(s: LoopExpr, position: LoopExpr, lane: LoopExpr) -> Stmt:
-            return Store(sums, (lane,), sums[lane] + of_part(s, position, lane))
-
-        return in_threads(total, thread)
 
 
 _QUARTER = 8

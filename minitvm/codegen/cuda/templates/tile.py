@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from minitvm.codegen.cuda.machine import LAUNCH, WARP, GpuModel
+from minitvm.codegen.cuda.arrival import CLUSTER
+from minitvm.codegen.cuda.machine import WARP, GpuModel
 from minitvm.codegen.problem import Choice, Tile
 from minitvm.ir.dtypes import SHORT
 
@@ -33,6 +34,9 @@ SHARED_BYTES = 128
 """Bytes that shared memory gives or takes in a cycle: 32 banks of 4."""
 _FROM_L2 = 28
 """Bytes that an SM gets from the second-level cache in a cycle, while all do."""
+_ON_THEIR_WAY = 128
+"""Bytes of parts of sums that a thread waits for at once."""
+_SUM_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,7 @@ class BlockTile(Tile):
     thread_rows: int = 8
     thread_columns: int = 8
     split: int = 1
-    """Parts of the depth (split-K), whose sums are added up by a second launch."""
+    """Parts of the depth (split-K), whose sums are added up by the blocks that have them."""
     copied: int = 0
     """Pieces in shared memory that asynchronous copies fill in turn; 0: two, by way of registers."""
 
@@ -52,6 +56,10 @@ class BlockTile(Tile):
         stages = f", {self.copied} stages copied" if self.copied else ""
         each = f"{self.thread_rows} x {self.thread_columns} a thread"
         return f"{self.rows} x {self.columns} x {self.depth}, {each}{stages}{parts}"
+
+    def is_cluster(self, machine: GpuModel) -> bool:
+        """True if the parts of a tile run at the same time."""
+        return "cluster" in machine.features and self.split <= CLUSTER
 
     @property
     def stages(self) -> int:
@@ -251,12 +259,20 @@ class Extent:
         steps = (tile.depth * tile.step_cycles(n, self.size, machine) for n in waves)
         waits = _LATENCY / (tile.stages - 1)
         busy = sum(self.pieces(tile) * (max(waits, step) + _SEEN * min(waits, step)) + 2 * _LATENCY for step in steps)
-        return max(busy, self._memory(tile) / machine.bytes_per_cycle) + (LAUNCH if tile.split > 1 else 0)
+        return max(busy, self._memory(tile) / machine.bytes_per_cycle) + self._arrival(tile, machine)
+
+    def _arrival(self, tile: BlockTile, machine: GpuModel) -> float:
+        """Cycles in which blocks learn that all have arrived, and each adds the parts of some rows, or one of all."""
+        if tile.split == 1:
+            return 0
+        rows = min(tile.rows, self.rows)
+        parts = (rows if tile.is_cluster(machine) else tile.split * rows) * tile.columns * _SUM_BYTES
+        return 2 * _LATENCY + parts / min(2 * _FROM_L2, tile.threads * _ON_THEIR_WAY / _LATENCY)
 
     def _memory(self, tile: BlockTile) -> float:
         """Bytes that go through memory."""
         results = self.batch * self.rows * self.columns
-        return self.factor_bytes + results * (self.size + (8 * tile.split if tile.split > 1 else 0))
+        return self.factor_bytes + results * (self.size + (2 * _SUM_BYTES * tile.split if tile.split > 1 else 0))
 
 
 _WARPS = ((64, 32), (32, 32), (16, 32), (32, 16))
