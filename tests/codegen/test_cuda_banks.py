@@ -80,10 +80,6 @@ _SINGLE = 4
 """Bytes of windows' elements that are copied one by one, as of the three channels of an image."""
 
 
-LEFT = {("exponentials", "store")}
-"""Conflicts that are known: of an attention's probabilities, a store for every 64 products of queries and keys."""
-
-
 @pytest.mark.parametrize(("model", "precision", "arch"), NETWORKS)
 def test_main_loops_of_networks(model: str, precision: str, arch: str) -> None:
     """Shared memory gives all that a warp asks for in as few cycles as its bytes take; of what comes from global
@@ -91,7 +87,7 @@ def test_main_loops_of_networks(model: str, precision: str, arch: str) -> None:
     found = [a for a in of_network(model, precision, arch) if a.in_loop]
     shared = [a for a in found if a.is_shared]
     assert len(shared) > 10
-    assert {(a.buffer.name, a.what) for a in shared if a.has_conflicts} <= LEFT
+    assert not [a for a in shared if a.has_conflicts]
     assert not [a for a in found if not a.is_shared and a.width > _SINGLE and a.waves > 2 * a.least]
 
 

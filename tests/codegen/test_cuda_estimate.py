@@ -12,7 +12,7 @@ from benchmarks.cuda_estimate import Code, bound, disassembler, estimate, machin
 from minitvm.codegen.cuda.backend import compile_cubin
 from minitvm.codegen.cuda.bind import bind_plain
 from minitvm.codegen.cuda.machine import gpu_model
-from minitvm.codegen.cuda.templates.blocks import launches
+from minitvm.codegen.cuda.templates.launches import launches
 from minitvm.codegen.cuda.templates.product import GpuProduct, Operand
 from minitvm.codegen.cuda.templates.tile import BlockTile, MmaTile
 from minitvm.errors import CompilerError

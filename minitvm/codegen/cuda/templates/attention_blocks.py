@@ -17,7 +17,7 @@ from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.templates.blocks import Lines
 from minitvm.codegen.cuda.templates.product import Operand, Staging, in_block, in_blocks, unrolled
 from minitvm.codegen.cuda.templates.tile import VECTOR, power_of_two
-from minitvm.codegen.loops import in_lanes, unflatten, with_memory
+from minitvm.codegen.loops import in_lanes, or_zero, unflatten, with_memory
 from minitvm.codegen.problem import Problem, Tile
 from minitvm.ir.loop import (
     Barrier,
@@ -136,15 +136,16 @@ class Block:
 
     def _staged(self, number: int, lines: int, depth: int, along_depth: bool) -> Staging:
         """An operand's way to shared memory as (depth, lines), the lines being queries, keys or columns."""
-        buffer, heads = self.problem.inputs[number], self.shape[2]
+        buffer, (_, _, heads, keys, *_) = self.problem.inputs[number], self.shape
 
         def at(head: LoopExpr, line: LoopExpr, r: LoopExpr) -> LoopExpr:
-            place, element = (line, r) if along_depth else (r, line)
-            return buffer[head // heads, place, head % heads, element]
+            place, element = (line, r) if along_depth else (self._key_at(r), line)
+            value = buffer[head // heads, place, head % heads, element]
+            return value if along_depth or keys % self.tile.blocks == 0 else or_zero(place < keys, value)
 
         count = buffer.shape[1 if along_depth else 3]
         operand = Operand(count, at, along_depth, power_of_two(buffer.shape[3]), buffer.nbytes)
-        total = buffer.shape[3 if along_depth else 1]
+        total = buffer.shape[3] if along_depth else -(-keys // self.tile.blocks) * self.tile.blocks
         return Staging(operand, lines, depth, self.tile.threads, total, self.dtype, self.room, stages=1)
 
     @cached_property
@@ -162,7 +163,20 @@ class Block:
 
     @cached_property
     def exponentials(self) -> Buffer:
-        return Buffer("exponentials", (self.tile.blocks, self.tile.rows + self.room), self.dtype, "shared")
+        """(key, row); the keys that threads next to each other store at a time are next to each other, and vectors of
+        rows an odd number of vectors apart."""
+        return Buffer("exponentials", (self.tile.blocks, self.tile.rows + self._beside), self.dtype, "shared")
+
+    @property
+    def _beside(self) -> int:
+        """Elements between lines of exponentials."""
+        width = self.rows.vector
+        return width if self.tile.rows // width % 2 == 0 else 0
+
+    def _key_at(self, r: LoopExpr) -> LoopExpr:
+        """The key whose exponential is at a position among all."""
+        keys, threads = self.tile.blocks, self.tile.across
+        return r // keys * keys + self.key_lines.at(r % keys // threads, r % threads)
 
     @property
     def shared(self) -> list[Buffer]:
@@ -311,7 +325,10 @@ class Block:
         def put(i: LoopExpr, j: LoopExpr) -> Stmt:
             found = self._sum(scores, i, j)
             kept = select(intrin("isnan", found), 0, found) if zeros else found
-            return Store(self.exponentials, (self.key_lines.at(j, across), self.rows.at(i, down)), kept)
+            return Store(self.exponentials, (j * self.tile.across + across, self.rows.at(i, down)), kept)
+
+        def put_rows(first: LoopExpr, j: LoopExpr) -> Stmt:
+            return in_lanes(self.rows.vector, lambda lane: put(first + lane, j))
 
         return seq(
             self._each(scores, lambda i, j: self._masked(head, piece, start, i, j, down, across)),
@@ -323,7 +340,7 @@ class Block:
             *self._across(part, lambda a, b: a + b),
             self._each(running_sum, lambda i: intrin("fma", running_sum[i], rescale[i], part[i])),
             self._each(self.weighted, lambda i, j: self._sum(self.weighted, i, j) * rescale[i]),
-            unrolled(self.rows.count, lambda i: unrolled(self.key_lines.count, lambda j: put(i, j), "j"), "i"),
+            self.rows.chunks(lambda i: unrolled(self.key_lines.count, lambda j: put_rows(i, j), "j")),
             Barrier(),
         )
 

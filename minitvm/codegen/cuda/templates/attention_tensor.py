@@ -61,6 +61,10 @@ class TensorBlock(Block):
     room = 8
 
     @property
+    def _beside(self) -> int:
+        return self.room
+
+    @property
     def registers(self) -> int:
         return self.rows.count * (self.key_lines.count + self.columns.count + 4) + self._carried + 64
 

@@ -1,19 +1,17 @@
-"""The launches of a product: blocks of threads that multiply, on tensor cores or not, and one that adds up parts."""
+"""Blocks of threads that multiply, each a tile of a product; and that add the parts of its depth."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
-from minitvm.codegen.cuda.arrival import Arrival
-from minitvm.codegen.cuda.machine import WARP, GpuModel
-from minitvm.codegen.cuda.templates.product import GpuProduct, Operand, Staging, in_block, in_blocks, unrolled
-from minitvm.codegen.cuda.templates.tile import MMA, ROOM, VECTOR, BlockTile, MmaTile, power_of_two
-from minitvm.codegen.loops import in_lanes, redirect, unflatten, with_memory
+from minitvm.codegen.cuda.machine import WARP
+from minitvm.codegen.cuda.templates.product import GpuProduct, Operand, Staging, in_block, unrolled
+from minitvm.codegen.cuda.templates.tile import VECTOR, BlockTile, power_of_two
+from minitvm.codegen.loops import in_lanes, unflatten, with_memory
 from minitvm.codegen.templates.tile import store_at
-from minitvm.ir.dtypes import SHORT
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -21,14 +19,11 @@ from minitvm.ir.loop import (
     CopyCommit,
     CopyWait,
     If,
-    Ldmatrix,
     Load,
     LoopExpr,
     LoopKind,
-    Mma,
     Stmt,
     Store,
-    all_of,
     as_index,
     const,
     guarded,
@@ -38,47 +33,6 @@ from minitvm.ir.loop import (
     nest,
     seq,
 )
-
-
-def launches(tile: BlockTile, gpu: GpuModel, *products: GpuProduct) -> Stmt:
-    """All results of products, in a tile's way, by one launch; parts of the depth are added, in their order, by the
-    blocks that multiplied them: where these are a cluster, each adds some rows, else the last that arrives adds all."""
-    on_tensor_cores = HalfBlocks if isinstance(tile, MmaTile) and tile.kind in SHORT else TensorBlocks
-    blocks = on_tensor_cores if isinstance(tile, MmaTile) else Blocks
-    if tile.split == 1:
-        return _side_by_side([blocks(product, tile) for product in products], Blocks.multiplied)
-    shapes = [(tile.split, product.batch, product.left.lines, product.right.lines) for product in products]
-    parts = [Buffer("parts", shape, product.dtype) for shape, product in zip(shapes, products, strict=True)]
-    made = [blocks(product, tile, memory) for product, memory in zip(products, parts, strict=True)]
-    arrival = Arrival(tile.split, tile.is_cluster(gpu))
-    return with_memory(parts, seq(_side_by_side(made, Blocks.multiplied), arrival, _side_by_side(made, Blocks.added)))
-
-
-def _side_by_side(made: Sequence[Blocks], body: Callable[[Blocks, LoopExpr, LoopExpr], Stmt]) -> Stmt:
-    """``body(blocks, tile, part)`` of each: along the grid's second axis what is computed, along its first one the
-    tiles and, in each, the parts of the depth."""
-    split = made[0].tile.split
-    most = max(blocks.tiles for blocks in made)
-    places = {(n, b.shape): b for blocks in made for n, b in enumerate(blocks.shared)}  # both sides may look the same
-
-    def block(number: LoopExpr, which: LoopExpr) -> Stmt:
-        at, part = unflatten(number, (most, split))
-
-        def one(i: int, blocks: Blocks) -> Stmt:
-            found = redirect(body(blocks, at, part), {b: places[n, b.shape] for n, b in enumerate(blocks.shared)})
-            asked = [which.equal(i), *([at < blocks.tiles] if blocks.tiles < most else [])]
-            return If(all_of(asked), found)
-
-        return with_memory(memory, seq(*(one(i, blocks) for i, blocks in enumerate(made))))
-
-    def along(number: LoopExpr) -> Stmt:
-        if len(made) == 1:
-            return with_memory(memory, body(made[0], *unflatten(number, (most, split))))
-        return loop(len(made), lambda which: block(number, which), LoopKind.BLOCK_Y, name="which")
-
-    memory = places.values() if body is Blocks.multiplied else ()
-    return in_blocks(most * split, along)
-
 
 _TOGETHER = 8
 """Parts that a thread has on their way at once."""
@@ -336,124 +290,3 @@ class Blocks:
         """What makes a row and a column of tiles one of results."""
         tile, rows, columns = self.tile, self.product.left.lines, self.product.right.lines
         return [y < rows] * bool(rows % tile.rows) + [x < columns] * bool(columns % tile.columns)
-
-
-# --- on tensor cores --------------------------------------------------------------------------------------------------
-
-_UPPER = 0xFFFFE000 - (1 << 32)
-"""The bits of a float32 that TF32 has."""
-
-
-class TensorBlocks(Blocks):
-    """Warps side by side, each with ``thread_rows x thread_columns`` sums in pieces of 16 x 8."""
-
-    def _staged(self, operand: Operand, lines: int) -> Staging:
-        tile, product = self.tile, self.product
-        inside = bool(tile.copied) and operand.along_depth
-        room = VECTOR if inside else 8
-        carried = (operand, lines, tile.depth, tile.threads, product.depth, product.dtype, room)
-        return Staging(*carried, tile.stages, bool(tile.copied), inside)
-
-    @cached_property
-    def sums(self) -> Buffer:
-        """(rows of pieces, columns of pieces, 4)."""
-        tile = self.tile
-        return Buffer("sums", (tile.thread_rows // MMA[0], tile.thread_columns // MMA[1], 4), "float32", "local")
-
-    def _place(self, t: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
-        """The thread's first row of its warp's, and its place in the depth behind its warp's first column."""
-        warp, lane = t // WARP, t % WARP
-        row = warp // self.tile.across * self.tile.thread_rows + lane // 4
-        return row, warp % self.tile.across * self.tile.thread_columns + lane % 4
-
-    def _multiply(self, stage: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
-        """Fragments as :class:`minitvm.ir.loop.Mma` says."""
-        tile, deep, (high, wide) = self.tile, 8, MMA
-        t = across % 4
-        column = across - t + down % 8
-        a = Buffer("a", (self.sums.shape[0], 4), "float32", "local")
-        b = Buffer("b", (self.sums.shape[1], 2), "float32", "local")
-
-        def left(r: LoopExpr, i: LoopExpr, n: LoopExpr) -> Stmt:
-            return Store(a, (i, n), self.left.at(stage, r * deep + t + n // 2 * 4, down + i * high + n % 2 * 8))
-
-        def right(r: LoopExpr, j: LoopExpr, n: LoopExpr) -> Stmt:
-            return Store(b, (j, n), self.right.at(stage, r * deep + t + n * 4, column + j * wide))
-
-        def products(i: LoopExpr, j: LoopExpr) -> Stmt:
-            factors = [a[i, n] for n in range(4)], [b[j, n] for n in range(2)]
-            return seq(*(Mma(self.sums, (i, j), x, y) for x, y in _halves(*factors, tile)))
-
-        def step(r: LoopExpr) -> Stmt:
-            reads = [nest(s.shape, partial(f, r), LoopKind.UNROLLED) for s, f in ((a, left), (b, right))]
-            return with_memory([a, b], seq(*reads, nest(self.sums.shape[:2], products, LoopKind.UNROLLED)))
-
-        return unrolled(tile.depth // deep, step, "r")
-
-    def _stores(
-        self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, down: LoopExpr, across: LoopExpr
-    ) -> Stmt:
-        """Pairs of neighbours, or one by one."""
-        tile, (high, wide), width = self.tile, MMA, min(2, self.product.vector)
-        t = across % 4
-
-        def pair(i: LoopExpr, j: LoopExpr, n: LoopExpr, first: LoopExpr) -> Stmt:
-            y = row * tile.rows + down + i * high + n * 8
-            x = column * tile.columns + (across - t) + j * wide + t * 2 + first * width
-            return self._stored(part, p, y, x, width, lambda lane: self.sums[i, j, n * 2 + first * width + lane])
-
-        return nest((*self.sums.shape[:2], 2, 2 // width), pair, LoopKind.UNROLLED)
-
-
-class HalfBlocks(TensorBlocks):
-    """Blocks for operands of two bytes, which lie in shared memory as in global memory: ``ldmatrix`` transposes the
-    rest."""
-
-    def _staged(self, operand: Operand, lines: int) -> Staging:
-        tile, product = self.tile, self.product
-        assert isinstance(tile, MmaTile)
-        carried = (operand, lines, tile.depth, tile.threads, product.depth, tile.kind, ROOM // tile.element)
-        return Staging(*carried, tile.stages, bool(tile.copied), operand.along_depth)
-
-    def _multiply(self, stage: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
-        """Four matrices of 8 x 8 at a time: of rows those of one product, of columns those of two."""
-        tile, deep = self.tile, 16
-        assert isinstance(tile, MmaTile)
-        lane, row, column = down % 8 * 4 + across % 4, down - down % 8, across - across % 4
-        a = Buffer("a", (tile.thread_rows // 16, 4), "uint32", "local")
-        b = Buffer("b", (tile.thread_columns // 16, 4), "uint32", "local")
-        first, second = lane // 8 % 2 * 8, lane // 16 * 8
-
-        def left(r: LoopExpr, i: LoopExpr) -> Stmt:
-            return Ldmatrix(a, (i,), *self.left.row(stage, r * deep + second, row + i * 16 + first, lane % 8))
-
-        def right(r: LoopExpr, j: LoopExpr) -> Stmt:
-            return Ldmatrix(b, (j,), *self.right.row(stage, r * deep + first, column + j * 16 + second, lane % 8))
-
-        def products(i: LoopExpr, j: LoopExpr) -> Stmt:
-            words = tuple(a[i, n] for n in range(4)), tuple(b[j // 2, j % 2 * 2 + n] for n in range(2))
-            return Mma(self.sums, (i, j), *words, tile.kind)
-
-        def step(r: LoopExpr) -> Stmt:
-            reads = [nest(s.shape[:1], partial(f, r), LoopKind.UNROLLED) for s, f in ((a, left), (b, right))]
-            return with_memory([a, b], seq(*reads, nest(self.sums.shape[:2], products, LoopKind.UNROLLED)))
-
-        return unrolled(tile.depth // deep, step, "r")
-
-
-Halves = list[tuple[tuple[LoopExpr, ...], tuple[LoopExpr, ...]]]
-
-
-def _halves(a: Sequence[LoopExpr], b: Sequence[LoopExpr], tile: BlockTile) -> Halves:
-    """What is multiplied: the factors, or, smallest products first, halves of them."""
-    assert isinstance(tile, MmaTile)
-    if tile.products == 1:
-        return [(tuple(a), tuple(b))]
-    (a_high, a_low), (b_high, b_low) = (zip(*map(_split, operand), strict=True) for operand in (a, b))
-    return [(a_low, b_high), (a_high, b_low), (a_high, b_high)]
-
-
-def _split(value: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
-    """The bits that TF32 has, and what is left."""
-    high = intrin("bitcast_float", intrin("bitcast_int", value) & const(_UPPER, "int32"))
-    return high, value - high

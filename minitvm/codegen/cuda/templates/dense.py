@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from minitvm.codegen.cuda.machine import GpuModel
-from minitvm.codegen.cuda.templates.blocks import launches
+from minitvm.codegen.cuda.templates.launches import launches
 from minitvm.codegen.cuda.templates.product import GpuProduct, Operand
 from minitvm.codegen.cuda.templates.tile import TILES, BlockTile, choices, power_of_two, tensor_tiles, with_copies
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile

@@ -8,8 +8,8 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from minitvm.codegen.cuda.templates.blocks import launches
 from minitvm.codegen.cuda.templates.dense import GpuTemplate
+from minitvm.codegen.cuda.templates.launches import launches
 from minitvm.codegen.cuda.templates.product import GpuProduct, Operand
 from minitvm.codegen.cuda.templates.tile import VECTOR, WIDEST, BlockTile, power_of_two
 from minitvm.codegen.loops import inside, or_zero, unflatten
