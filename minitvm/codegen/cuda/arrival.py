@@ -12,8 +12,9 @@ CLUSTER = 8
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrival(Barrier):
-    """Between two nests of as many blocks: one of the second follows ``parts`` neighbours of the first, from a multiple
-    of ``parts`` on, its own number among theirs.
+    """Blocks of a nest follow neighbours of the nest before, which has as many, in the same launch.
+
+    Each follows ``parts`` of them, from a multiple of ``parts`` on, its own number among theirs.
 
     ``together``: these are a cluster, which a GPU runs at the same time; each goes on when all have arrived.  Else the
     last one that arrives goes on in place of all; each raises a counter, which is 0 before the launch and behind it.
