@@ -24,6 +24,7 @@ from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
 from minitvm.runtime.nvidia.driver import gpu
+from minitvm.runtime.nvidia.image import unpack
 from minitvm.testing import assert_close_to_scale
 
 
@@ -61,6 +62,19 @@ def test_runs_again_and_again(built: Model) -> None:
         module.run(x=sample(seed))
         agrees(module, built, seed)
     assert module.instance.device == CUDA and module.get_output(0).device == CUDA
+
+
+def test_parts_of_a_product_are_added_by_the_launch_that_makes_them() -> None:
+    """Instances count arrivals in memory of their own, and every run finds zeros there."""
+    x, w = relay.var("x", shape=(4, 2048)), relay.var("w", shape=(64, 2048))
+    library = minitvm.build(minitvm.IRModule.from_expr(relay.Function([x, w], relay.nn.dense(x, w))), target())
+    (launch,) = [launch for image in library.artifact.objects.values() for launch in unpack(image)[0]]
+    assert launch.counters > 0 or gpu(0).capability >= (9, 0)
+    modules, rng = [GraphModule(library["default"](CUDA)) for _ in range(2)], np.random.default_rng(0)
+    for module in modules * 2:
+        a, b = (rng.normal(size=shape).astype("float32") for shape in ((4, 2048), (64, 2048)))
+        module.run(x=a, w=b)
+        assert_close_to_scale(module.get_output(0), a @ b.T)
 
 
 def test_results_are_kept(built: Model) -> None:

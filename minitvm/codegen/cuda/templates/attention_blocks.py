@@ -163,20 +163,18 @@ class Block:
 
     @cached_property
     def exponentials(self) -> Buffer:
-        """(key, row); the keys that threads next to each other store at a time are next to each other, and vectors of
-        rows an odd number of vectors apart."""
+        """(key, row): keys of neighbouring threads are neighbours, vectors of rows an odd number of vectors apart."""
         return Buffer("exponentials", (self.tile.blocks, self.tile.rows + self._beside), self.dtype, "shared")
 
     @property
     def _beside(self) -> int:
-        """Elements between lines of exponentials."""
         width = self.rows.vector
-        return width if self.tile.rows // width % 2 == 0 else 0
+        return width * (self.tile.rows // width % 2 == 0)
 
     def _key_at(self, r: LoopExpr) -> LoopExpr:
         """The key whose exponential is at a position among all."""
-        keys, threads = self.tile.blocks, self.tile.across
-        return r // keys * keys + self.key_lines.at(r % keys // threads, r % threads)
+        keys, across = self.tile.blocks, self.tile.across
+        return r // keys * keys + self.key_lines.at(r % keys // across, r % across)
 
     @property
     def shared(self) -> list[Buffer]:
@@ -322,13 +320,13 @@ class Block:
             found = intrin("exp", rescale[i] - self._subtracted(i))
             return select(intrin("isnan", found), 0, found) if zeros else found
 
-        def put(i: LoopExpr, j: LoopExpr) -> Stmt:
-            found = self._sum(scores, i, j)
-            kept = select(intrin("isnan", found), 0, found) if zeros else found
-            return Store(self.exponentials, (j * self.tile.across + across, self.rows.at(i, down)), kept)
+        def put(first: LoopExpr, j: LoopExpr) -> Stmt:
+            def one(i: LoopExpr) -> Stmt:
+                found = self._sum(scores, i, j)
+                kept = select(intrin("isnan", found), 0, found) if zeros else found
+                return Store(self.exponentials, (j * self.tile.across + across, self.rows.at(i, down)), kept)
 
-        def put_rows(first: LoopExpr, j: LoopExpr) -> Stmt:
-            return in_lanes(self.rows.vector, lambda lane: put(first + lane, j))
+            return in_lanes(self.rows.vector, lambda lane: one(first + lane))
 
         return seq(
             self._each(scores, lambda i, j: self._masked(head, piece, start, i, j, down, across)),
@@ -340,7 +338,7 @@ class Block:
             *self._across(part, lambda a, b: a + b),
             self._each(running_sum, lambda i: intrin("fma", running_sum[i], rescale[i], part[i])),
             self._each(self.weighted, lambda i, j: self._sum(self.weighted, i, j) * rescale[i]),
-            self.rows.chunks(lambda i: unrolled(self.key_lines.count, lambda j: put_rows(i, j), "j")),
+            unrolled(self.key_lines.count, lambda j: self.rows.chunks(lambda i: put(i, j)), "j"),
             Barrier(),
         )
 
@@ -349,20 +347,13 @@ class Block:
         return select(running_max[i].equal(-math.inf), 0, running_max[i])
 
     def _masked(
-        self,
-        head: LoopExpr,
-        piece: LoopExpr,
-        start: LoopExpr,
-        i: LoopExpr,
-        j: LoopExpr,
-        down: LoopExpr,
-        across: LoopExpr,
+        self, head: LoopExpr, piece: LoopExpr, start: LoopExpr, i: LoopExpr, j: LoopExpr, *place_of: LoopExpr
     ) -> LoopExpr:
         """A score; of a place that there is not, -inf."""
         _, length, heads, key_length, *_ = self.shape
         mask = self.problem.inputs[3] if len(self.problem.inputs) > 3 else None
-        row = piece * self.tile.rows + self.rows.at(i, down)
-        place = start + self.key_lines.at(j, across)
+        row = piece * self.tile.rows + self.rows.at(i, place_of[0])
+        place = start + self.key_lines.at(j, place_of[1])
         inside = minimum(row, length - 1), minimum(place, key_length - 1)
         score = self._sum(self.scores, i, j) * self.op.scale
         found = self.op.masked(score, mask, (head // heads, head % heads, *inside))

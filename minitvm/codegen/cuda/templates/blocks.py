@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from minitvm.codegen.cuda.machine import WARP
 from minitvm.codegen.cuda.templates.product import GpuProduct, Operand, Staging, in_block, unrolled
@@ -36,6 +36,43 @@ from minitvm.ir.loop import (
 
 _TOGETHER = 8
 """Parts that a thread has on their way at once."""
+
+
+@dataclass(frozen=True)
+class Adder:
+    """A thread that adds the parts of neighbouring results: (part, batch, row, column)."""
+
+    product: GpuProduct
+    parts: Buffer
+
+    @property
+    def width(self) -> int:
+        return min(self.product.vector, VECTOR)
+
+    @cached_property
+    def sums(self) -> Buffer:
+        return Buffer("sums", (self.width,), self.product.dtype, "local")
+
+    def results(self, p: LoopExpr, y: LoopExpr, x: LoopExpr) -> Stmt:
+        count = self.parts.shape[0]
+        many, rest = divmod(count - 1, _TOGETHER)
+        first = in_lanes(self.width, lambda lane: Store(self.sums, (lane,), self._part(as_index(0), p, y, x + lane)))
+        more = loop(many, lambda n: self._some(n * _TOGETHER + 1, _TOGETHER, p, y, x), name="parts")
+        last = self._some(as_index(many * _TOGETHER + 1), rest, p, y, x)
+        store = in_lanes(self.width, lambda lane: self.product.store(p, y, x + lane, self.sums[lane]))
+        return Alloc(self.sums, seq(first, more, last, store))
+
+    def _part(self, s: LoopExpr, p: LoopExpr, y: LoopExpr, x: LoopExpr) -> LoopExpr:
+        return Load(self.parts, (s, p, y, x))
+
+    def _some(self, first: LoopExpr, count: int, p: LoopExpr, y: LoopExpr, x: LoopExpr) -> Stmt:
+        return unrolled(count, lambda s: self._added(first + s, p, y, x), "part")
+
+    def _added(self, s: LoopExpr, p: LoopExpr, y: LoopExpr, x: LoopExpr) -> Stmt:
+        def one(lane: LoopExpr) -> Stmt:
+            return Store(self.sums, (lane,), self.sums[lane] + self._part(s, p, y, x + lane))
+
+        return in_lanes(self.width, one)
 
 
 @dataclass(frozen=True)
@@ -122,37 +159,20 @@ class Blocks:
         """The parts of a tile's sums, in their order, by a thread for each vector of them in turn; ``share``: of as
         many as there are parts."""
         assert self.parts is not None
-        product, tile, parts = self.product, self.tile, self.parts
+        adder, tile = Adder(self.product, self.parts), self.tile
         p, row, column = unflatten(number, self._grid)
-        width, rows = min(product.vector, VECTOR), min(tile.rows, product.left.lines)
-        vectors = rows * tile.columns // width
-        sums = Buffer("sums", (width,), product.dtype, "local")
-
-        def of_part(s: LoopExpr, y: LoopExpr, x: LoopExpr) -> Stmt:
-            return in_lanes(width, lambda lane: Store(sums, (lane,), sums[lane] + Load(parts, (s, p, y, x + lane))))
-
-        def results(y: LoopExpr, x: LoopExpr) -> Stmt:
-            zero = in_lanes(width, lambda lane: Store(sums, (lane,), Load(parts, (as_index(0), p, y, x + lane))))
-            many, rest = divmod(tile.split - 1, _TOGETHER)
-
-            def some(first: LoopExpr, count: int) -> Stmt:
-                return unrolled(count, lambda s: of_part(first + s, y, x), "part")
-
-            more = loop(many, lambda n: some(n * _TOGETHER + 1, _TOGETHER), name="parts")
-            last = some(as_index(many * _TOGETHER + 1), rest)
-            store = in_lanes(width, lambda lane: product.store(p, y, x + lane, sums[lane]))
-            return Alloc(sums, seq(zero, more, last, store))
-
+        rows, across = min(tile.rows, self.product.left.lines), tile.columns // adder.width
         step = tile.threads * tile.split
 
         def vector(t: LoopExpr, turn: LoopExpr) -> Stmt:
             at = turn * step + share * tile.threads + t
-            i, j = unflatten(at, (rows, tile.columns // width))
-            y, x = row * tile.rows + i, column * tile.columns + j * width
-            within = [at < vectors] * bool(vectors % step)
-            return guarded([*within, *self._within(y, x)], results(y, x))
+            i, j = unflatten(at, (rows, across))
+            y, x = row * tile.rows + i, column * tile.columns + j * adder.width
+            within = [at < rows * across] * bool(rows * across % step)
+            return guarded([*within, *self._within(y, x)], adder.results(p, y, x))
 
-        return in_block(tile.threads, lambda t: loop(-(-vectors // step), lambda turn: vector(t, turn), name="turn"))
+        turns = -(-rows * across // step)
+        return in_block(tile.threads, lambda t: loop(turns, partial(vector, t), name="turn"))
 
     def _thread(self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, t: LoopExpr) -> Stmt:
         """``row``, ``column``: of the tile among the tiles."""
