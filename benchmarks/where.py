@@ -28,8 +28,12 @@ def where_time_goes(path: str, feeds: Feeds, target: str) -> str:
     module = GraphModuleDebug(library["default"](None, 1))
     taken = {name: array for name, array in feeds.items() if name in module.input_types()}
     module.set_input(taken)
-    run = GraphModule(library["default"](None, 1)).benchmark(None, ROUNDS, 1, feeds=taken).median
-    return line(roofline_of(module, run, backend_for(library.target, 1), ROUNDS))
+    whole = GraphModule(library["default"](None, 1))
+
+    def runs() -> Sequence[float]:
+        return whole.benchmark(None, ROUNDS, 1, feeds=taken).results
+
+    return line(roofline_of(module, runs, backend_for(library.target, 1), ROUNDS))
 
 
 def line(found: Roofline) -> str:
@@ -47,7 +51,7 @@ def kind_of(kernel: str) -> str:
 
 
 def _seconds(rows: Sequence[Row]) -> float:
-    return sum(row.measured for row in rows)
+    return sum(row.seconds for row in rows)
 
 
 def _part(found: Roofline, kind: str, rows: Sequence[Row]) -> str:
@@ -55,5 +59,5 @@ def _part(found: Roofline, kind: str, rows: Sequence[Row]) -> str:
     share = seconds / (_seconds(found.rows) or 1)
     peak = sum(row.flops for row in rows) / max(seconds, 1e-9) / found.rates.flops
     floor = sum(row.floor for row in rows) / max(seconds, 1e-9)
-    bound = max(rows, key=lambda row: row.measured).bound
+    bound = max(rows, key=lambda row: row.seconds).bound
     return f"{share:.0%} {kind} x {len(rows)} ({peak:.0%} of peak, {floor:.0%} of what {bound} allows)"

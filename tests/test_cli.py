@@ -121,13 +121,16 @@ def test_profile_and_trace(tmp_path: pathlib.Path) -> None:
 def test_bench_prints_a_row() -> None:
     found = lines(output("bench", "m.mtvm", "--rounds", "3", "--threads", "1"))
     assert re.fullmatch(r"m\.mtvm: loaded in \d+\.\d\d s", found[0])
-    assert re.fullmatch(r"minitvm( +\d+\.\d{3}){2} +\d+%", found[2])
+    row = next(line for line in found if line.startswith("minitvm"))
+    assert re.fullmatch(rf"minitvm( +(~?\d+\.\d{{3}}|-)){{2}} +\d+%{DOUBT}", row)
 
 
 def test_bench_against_onnxruntime() -> None:
     pytest.importorskip("onnxruntime")
     found = lines(output("bench", "m.onnx", "-n", "3", "-t", "1", "--against", "onnxruntime", *SHAPE))
-    assert re.fullmatch(r"onnxruntime( +\d+\.\d{3}){2} +\d+%  minitvm is \d+\.\d\d x as fast", found[3])
+    row = next(line for line in found if line.startswith("onnxruntime"))
+    faster = r" +minitvm is \d+\.\d\d x as fast"
+    assert re.fullmatch(rf"onnxruntime( +(~?\d+\.\d{{3}}|-)){{2}} +\d+%({faster}|{DOUBT})", row)
 
 
 def test_bench_roofline_has_a_row_for_each_kernel() -> None:
@@ -135,14 +138,18 @@ def test_bench_roofline_has_a_row_for_each_kernel() -> None:
     assert re.fullmatch(
         r"m\.onnx: the machine at 1 thread: \d+ GFLOP/s; GB/s of L1 \d+, L2 \d+, .*memory \d+", found[0]
     )
-    assert re.split("  +", found[1]) == ROOFLINE
-    kernels, total, run = found[2:-2], found[-2], found[-1]
+    head = next(n for n, line in enumerate(found) if line.startswith("nodes"))
+    assert re.split("  +", found[head]) == ROOFLINE
+    kernels, total, run = found[head + 1 : -2], found[-2], found[-1]
     assert len(kernels) == 3
     for row in (*kernels, total):
-        assert re.fullmatch(r".*\S( +\d+\.\d\d){2}( +\d+\.\d){3} +\d+%  (compute|launch|memory|L[123]) *", row)
-    assert total.startswith("all kernels") and re.fullmatch(r"a run +\d+\.\d *", run)
+        assert re.fullmatch(
+            r".*\S( +\d+\.\d\d){2}( +\d+\.\d){2} +~?\d+\.\d +\d+%  (compute|launch|memory|L[123]) *", row
+        )
+    assert total.startswith("all kernels") and re.fullmatch(r"a run +~?\d+\.\d *", run)
 
 
+DOUBT = r" *(reliable|below its floor|spread too widely|not measured)? *"
 ROOFLINE = ["nodes", "MFLOP", "MB", "floor us", "predicted us", "measured us", "of peak", "bound by"]
 
 
@@ -163,7 +170,7 @@ def test_bench_prints_json() -> None:
     assert sum(row["flops"] for row in found["kernels"]) == found["total"]["flops"] > 0
     assert all(row["nodes"] and row["share_of_peak"] >= 0 for row in found["kernels"])
     times = asked("bench", "m.mtvm", "-n", "2", "-t", "1")["runtimes"]
-    assert set(times) == {"minitvm"} and set(times["minitvm"]) == {"median", "best", "spread"}
+    assert set(times) == {"minitvm"} and set(times["minitvm"]) == {"seconds", "spread", "runs", "verdict", "best"}
 
 
 def test_other_commands_print_json(tmp_path: pathlib.Path) -> None:
@@ -411,7 +418,7 @@ ERRORS: dict[str, tuple[Sequence[str], str]] = {
     "open dimensions": (
         ("run", "open.onnx"),
         "open.onnx leaves dimensions of input 'x' open: ['N', 3, 'H', 8]\n"
-        "  = hint: give them, for example --shape x:1x3x1x8",
+        "  = hint: give them, for example --shape x:1x3x64x8",
     ),
     "several shapes": (
         ("run", "m.onnx", *SHAPE, *SHAPE),

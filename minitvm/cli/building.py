@@ -263,14 +263,16 @@ class Chosen:
         strict: bool = False,
         feeds: Mapping[str, np.ndarray] | None = None,
         passes: Sequence[Any] = (),
+        choose: bool = False,
     ) -> Library:
-        """A saved library, loaded; or a model, compiled under a progress bar, after ``passes`` of one's own.
+        """A saved library, loaded; or a model, compiled under a progress bar, after ``passes`` of one's own; for
+        usual sizes of open dimensions where it may ``choose`` these.
 
         Values that shapes depend on are those of the options, else those of ``feeds``.
         """
         if path.suffix == SUFFIX:
             return self._loaded(path, feeds)
-        main = (path, self.target, self.opt_level, completed(path, self.shapes, self.values))
+        main = (path, self.target, self.opt_level, completed(path, self.shapes, self.values, choose))
         how: dict[str, Any] = {"num_threads": self.threads, "trace": trace, "strict": strict, "passes": passes}
 
         def compiled(values: dict[str, np.ndarray]) -> Library:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import itertools
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 
 from minitvm.cli.common import stderr
-from minitvm.errors import ConfigError, did_you_mean, listing
-from minitvm.frontend import ValueDescription, describe_onnx
+from minitvm.errors import ConfigError, MiniTVMError, did_you_mean, listing
+from minitvm.frontend import ValueDescription, describe_onnx, from_onnx
 
 OpenDim: TypeAlias = int | str | None
 """A dimension: its size, or the name that the model gives it, if any."""
@@ -20,9 +23,12 @@ def open_inputs(path: Path) -> list[ValueDescription]:
     return [v for v in describe_onnx(path).inputs if not _is_known(v.shape)]
 
 
-def completed(path: Path, shapes: Mapping[str, list[int]], values: Mapping[str, np.ndarray]) -> dict[str, list[int]]:
+def completed(
+    path: Path, shapes: Mapping[str, list[int]], values: Mapping[str, np.ndarray], choose: bool = False
+) -> dict[str, list[int]]:
     """The shapes that are given, and those of other open inputs: what dimensions of the same name have, and 1 for a
-    batch where nothing more is open.  :class:`ConfigError` names all inputs of which more is."""
+    batch where nothing more is open.  :class:`ConfigError` names all inputs of which more is; ``choose`` takes
+    :func:`usual` sizes for them."""
     inputs = {value.name: value.shape for value in describe_onnx(path).inputs}
     for name in shapes:
         if name not in inputs:
@@ -34,7 +40,13 @@ def completed(path: Path, shapes: Mapping[str, list[int]], values: Mapping[str, 
     rest = {v.name: [sizes.get(d, d) if isinstance(d, str) else d for d in v.shape] for v in missing}
     left = {name: shape for name, shape in rest.items() if not _is_known(shape)}
     if left and not _is_batch(left.values()):
-        raise left_open(left, path)
+        chosen = usual(path, {**left, **shapes}) if choose else {}
+        if not chosen:
+            raise left_open(left, path)
+        said = " ".join(_example(*one) for one in chosen.items() if one[0] in left)
+        stderr.print(f"sizes of open dimensions: {said} says others", markup=False)
+        rest |= chosen
+        left = {}
     if left:
         stderr.print(f"a batch of 1: {' '.join(_example(*one) for one in left.items())} says another", markup=False)
     known = {name: [d if isinstance(d, int) else 1 for d in shape] for name, shape in rest.items()}
@@ -57,8 +69,41 @@ def left_open(shapes: Mapping[str, Sequence[OpenDim]], path: Path, why: str = ""
     return ConfigError(
         f"{path.name} leaves dimensions of {what}",
         where=[why] if why else [],
-        hint="give them, for example " + " ".join(_example(*one) for one in shapes.items()),
+        hint="give them, for example " + " ".join(_example(*one) for one in (usual(path, shapes) or shapes).items()),
     )
+
+
+_SIZES = (64, 224, 512, 32, 16, 1)
+_MOST_IMPORTS = 24
+
+
+def usual(path: Path, shapes: Mapping[str, Sequence[OpenDim]]) -> dict[str, list[int]]:
+    """Sizes of open dimensions with which the model can be imported: a batch of 1, one usual size for all others, and 1
+    for some of these where no size alone will do; nothing where none of them will."""
+    for sizes in itertools.islice(_trials(shapes), _MOST_IMPORTS):
+        found = {name: [sizes[_key(name, shape, at)] for at in range(len(shape))] for name, shape in shapes.items()}
+        with suppress(MiniTVMError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from_onnx(path, found)
+            return found
+    return {}
+
+
+def _trials(shapes: Mapping[str, Sequence[OpenDim]]) -> Iterator[dict[OpenDim, int]]:
+    """Sizes by dimension (:func:`_key`); those of one name are equal, and lead together."""
+    places = {_key(name, shape, at): at for name, shape in shapes.items() for at in range(len(shape))}
+    batch = {
+        _key(name, shape, 0): 1 for name, shape in shapes.items() if len(shape) > 1 and not isinstance(shape[0], int)
+    }
+    known = {key: key for key in places if isinstance(key, int)} | batch
+    others = [key for key in places if key not in known]
+    for size, *rest in itertools.product(_SIZES, *[(False, True)] * len(others)):
+        yield {**known, **{key: 1 if is_one else size for key, is_one in zip(others, rest, strict=True)}}
+
+
+def _key(name: str, shape: Sequence[OpenDim], at: int) -> OpenDim:
+    """A dimension's size or name; of what has neither, a name of its own."""
+    return f"{name}\n{at}" if shape[at] in (None, "") else shape[at]
 
 
 def _example(name: str, shape: Sequence[OpenDim]) -> str:

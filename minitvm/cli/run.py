@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 import numpy as np
@@ -16,15 +16,16 @@ from minitvm.cli.common import say, stdout, table
 from minitvm.cli.generate import generate
 from minitvm.cli.options import AS_JSON, LIBRARY, PATH, SUFFIX, as_json, command, option
 from minitvm.driver import backend_for
-from minitvm.driver.roofline import roofline_of
+from minitvm.driver.roofline import rates_of, roofline_of
 from minitvm.errors import ConfigError
 from minitvm.models import tune as tune_model
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
-from minitvm.runtime.roofline import Roofline
+from minitvm.runtime.measured import Measured, again, doubts
+from minitvm.runtime.roofline import Roofline, cost_of
 from minitvm.runtime.signing import sign as signature
-from minitvm.runtime.timing import BenchmarkResult, side_by_side, timed
+from minitvm.runtime.timing import side_by_side, timed
 from minitvm.target import Rates
 
 
@@ -239,9 +240,10 @@ def bench(
     floating-point operations, the bytes of its operands and results, and four figures. "floor": its operations at the
     machine's peak, or its bytes at the rate of the level of memory that holds them, whichever takes longer.
     "predicted": the same with the operations in the cycles that its template counts, and the cost of a call; this is
-    what templates and layouts are chosen by. "measured": the median of --rounds runs. "of peak": its operations a
-    second, over the machine's. "bound by": compute, memory, a cache (L1, L2, L3), or launch. The machine is measured
-    for a second; the kernel cache keeps the best figures of all times. Builds never depend on them.
+    what templates and layouts are chosen by. "measured": the median of --rounds runs; behind "~" stands what is
+    predicted instead, where times are below the floor or spread too widely, three times in a row. "of peak": its
+    operations a second, over the machine's. "bound by": compute, memory, a cache (L1, L2, L3), or launch. The machine
+    is measured for a second; the kernel cache keeps the best figures of all times. Builds never depend on them.
 
     \b
     Examples:
@@ -255,13 +257,15 @@ def bench(
     module, feeds = chosen.executor(library, None, seed, device)
     if roofline:
         found = _roofline(library, module, feeds, rounds)
-        _show(model, found.form, as_json, _rows(found), f"{model.name}: {_machine(found.rates)}")
+        title = "\n".join([f"{model.name}: {_machine(found.rates)}", *found.notes])
+        _show(model, found.form, as_json, _rows(found), title)
         return
     runs: dict[str, Run] = {"minitvm": lambda: _run(module, feeds)}
     runs |= {against: _onnxruntime(model, feeds, chosen.threads or 0)} if against else {}
-    times = side_by_side(runs, rounds)
+    times, rows = _timed(library, module.instance.num_threads, runs, rounds)
     title = f"{model.name}: {'loaded' if model.suffix == SUFFIX else 'compiled'} in {seconds:.2f} s"
-    _show(model, {"runtimes": _form(times), "opened": seconds}, as_json, _table(times), title)
+    notes = doubts([t for t, _ in times.values()], "runtime")
+    _show(model, {"runtimes": _form(times), "opened": seconds}, as_json, rows, "\n".join([title, *notes]))
 
 
 def _show(model: Path, form: dict[str, Any], as_json: bool, rows: Table, title: str) -> None:
@@ -276,9 +280,12 @@ def _roofline(library: Library, module: GraphModule, feeds: dict[str, np.ndarray
     instance = module.instance
     alone = GraphModuleDebug(library["default"](instance.device, instance.num_threads))
     alone.set_input(feeds)
-    run = module.benchmark(None, rounds, 1, feeds=feeds).median
+
+    def runs() -> Sequence[float]:
+        return module.benchmark(None, rounds, 1, feeds=feeds).results
+
     with common.compiling("measuring") as progress:
-        return roofline_of(alone, run, backend_for(library.target, instance.num_threads), rounds, progress)
+        return roofline_of(alone, runs, backend_for(library.target, instance.num_threads), rounds, progress)
 
 
 def _machine(rates: Rates) -> str:
@@ -292,10 +299,10 @@ def _rows(found: Roofline) -> Table:
     rows = table("nodes", "MFLOP", "MB", "floor us", "predicted us", "measured us", "of peak", "bound by")
     for row in (*found.rows, found.total):
         nodes = f"{row.nodes[0]}{f' +{len(row.nodes) - 1}' if row.nodes[1:] else ''}" if row.nodes else "all kernels"
-        times = (f"{seconds * 1e6:.1f}" for seconds in (row.floor, row.predicted, row.measured))
+        times = (f"{row.floor * 1e6:.1f}", f"{row.predicted * 1e6:.1f}", row.measured.text(row.predicted, 1e6, 1))
         sizes = (f"{size / 1e6:.2f}" for size in (row.flops, row.nbytes))
         rows.add_row(nodes, *sizes, *times, f"{found.share(row):.0%}", row.bound)
-    rows.add_row("a run", "", "", "", "", f"{found.run * 1e6:.1f}", "", "")
+    rows.add_row("a run", "", "", "", "", found.run.text(found.total.predicted, 1e6, 1), "", "")
     return rows
 
 
@@ -304,16 +311,48 @@ def _run(module: GraphModule, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     return module.outputs()
 
 
-def _form(times: dict[str, BenchmarkResult]) -> dict[str, Any]:
-    return {name: {"median": t.median, "best": t.min, "spread": t.spread} for name, t in times.items()}
+_Times: TypeAlias = dict[str, tuple[Measured, float]]
+"""By runtime, the time of a run, and the best of all."""
+
+OTHERS_SAVE = 10
+"""Another runtime may need so many times fewer operations: by Winograd's algorithm at most 5.1 (F(6x6, 3x3))."""
 
 
-def _table(times: dict[str, BenchmarkResult]) -> Table:
+def _limits(library: Library, threads: int) -> tuple[Callable[[str], float], float]:
+    """What a run of a runtime takes at least, and the seconds predicted of minitvm's own."""
+    artifact, rates = library.artifact, rates_of(backend_for(library.target, threads))
+    costs = [cost_of(artifact, node) for node in artifact.graph.nodes if node.is_kernel]
+    own, flops = sum(cost.floor(rates) for cost in costs), sum(cost.flops for cost in costs)
+    predicted = sum(cost.seconds(rates) for cost in costs)
+    return lambda name: own if name == "minitvm" else flops / rates.flops / OTHERS_SAVE, predicted
+
+
+def _timed(library: Library, threads: int, runs: dict[str, Run], rounds: int) -> tuple[_Times, Table]:
+    """The most reliable times of some attempts, and their table."""
+    floor, predicted = _limits(library, threads)
+
+    def attempt() -> _Times:
+        found = side_by_side(runs, rounds)
+        return {name: (Measured.of(times.results, floor(name)), times.min) for name, times in found.items()}
+
+    times = again(attempt, lambda found: sum(not t.is_reliable for t, _ in found.values()))
+    return times, _table(times, predicted)
+
+
+def _form(times: _Times) -> dict[str, Any]:
+    """``best`` is a figure only where the time is reliable."""
+    return {name: {**t.form, "best": best if t.is_reliable else None} for name, (t, best) in times.items()}
+
+
+def _table(times: _Times, predicted: float) -> Table:
     rows = table("runtime", "median ms", "best ms", "spread", "")
-    own = times["minitvm"].median
-    for name, found in times.items():
-        speed = "" if name == "minitvm" else f"minitvm is {found.median / own:.2f} x as fast"
-        rows.add_row(name, f"{found.median * 1e3:.3f}", f"{found.min * 1e3:.3f}", f"{found.spread:.0%}", speed)
+    own, _ = times["minitvm"]
+    for name, (found, best) in times.items():
+        both = found.is_reliable and own.is_reliable
+        speed = f"minitvm is {found.seconds / own.seconds:.2f} x as fast" if both and name != "minitvm" else ""
+        middle = found.text(predicted if name == "minitvm" else 0.0, 1e3, 3)
+        least = f"{best * 1e3:.3f}" if found.is_reliable else "-"
+        rows.add_row(name, middle, least, f"{found.spread:.0%}", speed or ("" if both else found.verdict))
     return rows
 
 

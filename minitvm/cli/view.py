@@ -70,9 +70,16 @@ def view(
         return
     path = common.output(output or common.beside(model, ".html"), model, inputs, *passes)
     own = [step for file in passes for step in passes_of(file)]
-    library, feeds = chosen.opened(model, inputs, trace=True, passes=own)
+    library, feeds = chosen.opened(model, inputs, trace=True, passes=own, choose=True)
     assert library.report is not None
-    profile = measured(*chosen.executor(library, feeds, seed), model.name, repeats) if run else None
+    profile = None
+    if run:
+        try:
+            profile = measured(*chosen.executor(library, feeds, seed), model.name, repeats)
+        except InputError as error:
+            if inputs is not None:
+                raise
+            say(f"not measured, as random inputs do not fit: {error.message}; -i FILE gives others")
     library.report.view(path, model.stem, profile)
     say(f"{path}: {len(library.report.groups)} kernels, {path.stat().st_size / 1e6:.2f} MB; open it in a browser")
 

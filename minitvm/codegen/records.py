@@ -37,12 +37,13 @@ class Key:
 @dataclass(frozen=True)
 class Record(Key):
     """One choice that was tried.  ``cycles`` are predicted, ``seconds`` measured, where there was such a machine;
-    ``why_not``: what its code was refused for."""
+    ``why_not``: what its code was refused for; ``verdict``: why a measurement counts for nothing."""
 
     choice: str
     cycles: float
     seconds: float | None = None
     why_not: str = ""
+    verdict: str = "reliable"
 
     @staticmethod
     def read(line: str, where: str) -> Record:
@@ -57,8 +58,8 @@ class Record(Key):
         return Record(**form)
 
     def __str__(self) -> str:
-        form = asdict(self)
-        return json.dumps({name: value for name, value in form.items() if value not in (None, "") or name == "options"})
+        left_out = (None, "", "reliable")
+        return json.dumps({n: value for n, value in asdict(self).items() if value not in left_out or n == "options"})
 
     @property
     def key(self) -> Key:
@@ -75,7 +76,7 @@ _KINDS: dict[str, tuple[type, ...]] = {"cycles": (int, float), "seconds": (int, 
 
 def _check(form: Mapping[str, Any]) -> None:
     known = {field.name for field in fields(Record)}
-    for name in (known - {"seconds", "why_not"}) - form.keys():
+    for name in (known - {"seconds", "why_not", "verdict"}) - form.keys():
         raise ValueError(f"it has no {name!r}")
     for name, value in form.items():
         if name not in known:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 
 from minitvm import config
 from minitvm.codegen.backend import Backend
 from minitvm.driver.kernels import Progress
 from minitvm.runtime.cache import KernelCache, cache_key
 from minitvm.runtime.debug import GraphModuleDebug
+from minitvm.runtime.measured import Measured, again
 from minitvm.runtime.roofline import Roofline, roofline
 from minitvm.target import Level, Rates
 
@@ -30,8 +32,18 @@ def rates_of(backend: Backend) -> Rates:
 
 
 def roofline_of(
-    module: GraphModuleDebug, run: float, backend: Backend, rounds: int, on_progress: Progress | None = None
+    module: GraphModuleDebug,
+    run: Callable[[], Sequence[float]],
+    backend: Backend,
+    rounds: int,
+    on_progress: Progress | None = None,
 ) -> Roofline:
-    """The kernels of a module whose inputs are set, of which a whole run takes ``run`` seconds."""
+    """The kernels of a module whose inputs are set; ``run`` times whole runs.  All is measured again where something
+    is unreliable."""
     rates = rates_of(backend)
-    return roofline(module.instance.artifact, module.seconds_of_kernels(rounds, on_progress), run, rates)
+
+    def measured() -> Roofline:
+        alone = module.seconds_of_kernels(rounds, on_progress)
+        return roofline(module.instance.artifact, alone, Measured.of(run()), rates)
+
+    return again(measured, lambda found: found.unreliable)

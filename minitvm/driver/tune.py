@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +20,16 @@ from minitvm.codegen.records import Key, Record, read, trying
 from minitvm.driver.compile import alone, optimize_for
 from minitvm.driver.kernels import KernelCompiler, Progress
 from minitvm.driver.program import read_program
+from minitvm.driver.roofline import rates_of
 from minitvm.errors import CompilerError, ConfigError, DeviceError, MiniTVMError, as_raised
 from minitvm.ir.expr import Function, Module
 from minitvm.passes.compare import random_value
 from minitvm.runtime.debug import GraphModuleDebug
+from minitvm.runtime.graph import Node
 from minitvm.runtime.library import Library
+from minitvm.runtime.measured import Measured, again
+from minitvm.runtime.roofline import cost_of
+from minitvm.target import Rates
 
 SECONDS_OF_A_TRIAL = 0.05
 _MOST_RUNS = 100
@@ -162,10 +168,12 @@ class _Tuner:
         if why_not or self.state.not_measured:
             return record
         try:
-            seconds = self._seconds(trial)
+            found = self._measured(trial)
         except DeviceError as error:  # a kernel that faults; later ones have a context of their own
             return replace(record, why_not=error.message)
-        return replace(record, seconds=seconds)
+        if found is None:
+            return record
+        return replace(record, seconds=found.seconds if found.is_reliable else None, verdict=found.verdict)
 
     def _instance(self, trial: Trial) -> GraphModuleDebug | None:
         """The kernel alone, where it can run."""
@@ -179,22 +187,36 @@ class _Tuner:
             self.state.not_measured = error.message
             return None
 
-    def _seconds(self, trial: Trial) -> float | None:
-        """The least of some runs."""
+    def _measured(self, trial: Trial) -> Measured | None:
+        """The least of some runs; of several attempts, where it is below its floor or far from the others."""
         module = self._instance(trial)
         if module is None:
             return None
         rng = np.random.default_rng(0)
         feeds = {name: random_value(type_, rng) for name, type_ in module.input_types().items()}
-        first = _least(module, feeds, trial.task.symbol, 3)
-        runs = int(min(_MOST_RUNS, max(3, SECONDS_OF_A_TRIAL / max(first, 1e-7))))
-        return float(f"{_least(module, {}, trial.task.symbol, runs):.4g}")
+        node, first = _seconds(module, feeds, trial.task.symbol, 3)
+        runs = int(min(_MOST_RUNS, max(3, SECONDS_OF_A_TRIAL / max(min(first), 1e-7))))
+        floor = cost_of(module.instance.artifact, node).floor(self.rates)
+
+        def attempt() -> Measured:
+            _, seconds = _seconds(module, {}, trial.task.symbol, runs)
+            least, low = min(seconds), float(np.quantile(seconds, 0.25))  # others can only have lengthened a run
+            spread = low / least - 1 if least > 0 else 0.0
+            return Measured(float(f"{least:.4g}"), spread, runs).judged(floor)
+
+        return again(attempt, lambda found: not found.is_reliable)
+
+    @cached_property
+    def rates(self) -> Rates:
+        return rates_of(self.compiler.backend)
 
 
 def _on_device(library: Library) -> Any:
     return library["default"](library.device())
 
 
-def _least(module: GraphModuleDebug, feeds: Mapping[str, Any], symbol: str, runs: int) -> float:
+def _seconds(
+    module: GraphModuleDebug, feeds: Mapping[str, Any], symbol: str, runs: int
+) -> tuple[Node, tuple[float, ...]]:
     [found] = [record for record in module.run_quietly(feeds, runs) if record.node.func == symbol]
-    return min(found.seconds)
+    return found.node, found.seconds

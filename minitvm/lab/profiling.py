@@ -36,6 +36,7 @@ from minitvm.runtime.graph import Node, Segment, steps_of
 from minitvm.runtime.hosts import operators_of
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library, load
+from minitvm.runtime.measured import Measured, again, doubts
 from minitvm.runtime.roofline import Roofline, Row, cost_of
 from minitvm.runtime.timing import timed
 from minitvm.shown import Shown
@@ -62,7 +63,8 @@ class Slice:
 
 @dataclass(frozen=True)
 class ProfileRow(Row):
-    """A kernel call of a run; ``measured``: how much later the run is done with it than with what came before."""
+    """A kernel call of a run; ``measured``: its part of the run.  Moments in which threads are in different kernels are
+    shared among these; those in which all wait are the next one's."""
 
     index: int
     """Of its node, in ``library.graph.nodes``."""
@@ -84,12 +86,12 @@ class Profile(Shown):
     rows: tuple[ProfileRow, ...]
     timeline: tuple[Slice, ...]
     rates: Rates
-    first: float
-    """Seconds of the very first run, which pays for what is done once; it counts nowhere else."""
-    run: float
-    """Median seconds of a run as ever, without clocks."""
-    clocked: float
-    """Median seconds of a run with them."""
+    first: Measured
+    """The very first run, which pays for what is done once; it counts nowhere else."""
+    run: Measured
+    """A run as ever, without clocks."""
+    clocked: Measured
+    """A run with them."""
     repeats: int
     stalled: int
     """Of ``repeats``, runs in which a thread lost its core to somebody else; they are in no figure."""
@@ -116,15 +118,30 @@ class Profile(Shown):
         return [COLUMNS, *(_cells(row) for row in self.rows[:top])]
 
     def __repr__(self) -> str:
-        return f"<profile of {self.model}: {len(self.rows)} kernels, {self.run * 1e3:.3f} ms a run>"
+        return f"<profile of {self.model}: {len(self.rows)} kernels, {self.text_of(self.run)} ms a run>"
 
     @property
     def summary(self) -> str:
         threads = f"{len(self.idle)} thread{'s' if len(self.idle) > 1 else ''}"
         return (
-            f"{self.model}: {self.run * 1e3:.3f} ms a run on {threads}, the median of {self.repeats - self.stalled};"
-            f" the first run took {self.first * 1e3:.2f} ms and is not counted"
+            f"{self.model}: {self.text_of(self.run)} ms a run on {threads},"
+            f" the median of {self.repeats - self.stalled};"
+            f" the first run took {self.text_of(self.first)} ms and is not counted"
         )
+
+    def text_of(self, run: Measured) -> str:
+        """Milliseconds of a whole run."""
+        return run.text(self.predicted, 1e3, 3)
+
+    @property
+    def unreliable(self) -> int:
+        """The number of measurements that cannot be believed."""
+        return sum(not one.is_reliable for one in (self.run, self.clocked, *(row.measured for row in self.rows)))
+
+    @property
+    def doubts(self) -> list[str]:
+        """What there is to say of measurements that cannot be believed; nothing where all can."""
+        return doubts([row.measured for row in self.rows]) + doubts([self.run], "run")
 
     @property
     def notes(self) -> list[str]:
@@ -133,7 +150,7 @@ class Profile(Shown):
             "with a clock beside every kernel" if self.together else "kernels one by one, as threads cannot be watched"
         )
         waits = ", ".join(f"{i}: {share:.0%}" for i, share in enumerate(self.idle))
-        notes = [f"{how}: {self.clocked * 1e3:.3f} ms, predicted {self.predicted * 1e3:.3f} ms"]
+        notes = [f"{how}: {self.text_of(self.clocked)} ms, predicted {self.predicted * 1e3:.3f} ms", *self.doubts]
         if self.stalled:
             notes += [f"{self.stalled} of {self.repeats} runs are left out: a thread lost its core to something else"]
         if self.disturbed:
@@ -149,9 +166,8 @@ class Profile(Shown):
     @property
     def form(self) -> dict[str, Any]:
         """The profile for JSON, times in seconds."""
-        figures = {
-            name: getattr(self, name)
-            for name in ("model", "first", "run", "clocked", "repeats", "stalled", "disturbed", "together")
+        figures = {name: getattr(self, name) for name in ("model", "repeats", "stalled", "disturbed", "together")} | {
+            name: getattr(self, name).form for name in ("first", "run", "clocked")
         }
         timeline = [asdict(found) for found in self.timeline]
         machine = Roofline(self.rates, (), self.run).form["machine"]
@@ -236,11 +252,30 @@ def profile_module(
     warmup: int,
     on_progress: Progress | None = None,
 ) -> Profile:
-    """Profiles a module that is ready to run: each repetition is a run that warms, one as ever, and one with clocks."""
+    """Profiles a module that is ready to run: each repetition is a run that warms, one as ever, and one with clocks.
+
+    All are made again, three times at most, as long as some measurement is unreliable.
+    """
     instance = module.instance
     backend = backend_for(instance.artifact.target, instance.num_threads)
     [first] = timed(lambda: module.run(feeds))
-    clocked, plain, stamps, lost = _Clocked(instance, backend), list[float](), list[list[_Stamp]](), list[int]()
+    clocked, rates = _Clocked(instance, backend), rates_of(backend)
+
+    def attempt() -> Profile:
+        return _attempt(instance, clocked, (title, rates, first), repeats, warmup, on_progress)
+
+    return again(attempt, lambda found: found.unreliable)
+
+
+def _attempt(
+    instance: Instance,
+    clocked: _Clocked,
+    known: tuple[str, Rates, float],
+    repeats: int,
+    warmup: int,
+    on_progress: Progress | None,
+) -> Profile:
+    plain, stamps, lost = list[float](), list[list[_Stamp]](), list[int]()
     for done in range(warmup + repeats):
         instance.run()
         plain += timed(instance.run)
@@ -254,9 +289,7 @@ def profile_module(
     is_calm = len(whole) * 4 >= repeats  # what is left of many is no median
     kept = whole if is_calm else stamps[warmup:]
     runs = [_Run(found, instance.num_threads if clocked.together else 1) for found in kept]
-    found = _summary(
-        title, instance, runs, rates_of(backend), first, plain[warmup:], repeats - len(kept), clocked.together
-    )
+    found = _summary(instance, runs, known, plain[warmup:], repeats - len(kept), clocked.together)
     return found if is_calm else replace(found, disturbed=repeats - len(whole))
 
 
@@ -339,7 +372,8 @@ class _Run:
     """What the stamps of one run say; a thread that came too late for it has none, and waits all the time."""
 
     def __init__(self, stamps: Sequence[_Stamp], threads: int) -> None:
-        self.stamps = [stamp for stamp in stamps if stamp[2]]
+        self.nodes = [*dict.fromkeys(node for _, node, _, _ in stamps)]
+        self.stamps = [stamp for stamp in stamps if 0 < stamp[2] <= stamp[3]]  # a clock that goes back says nothing
         self.begin = min((begin for _, _, begin, _ in self.stamps), default=0)
         self.end = max((end for *_, end in self.stamps), default=0)
         self.threads = threads
@@ -347,16 +381,26 @@ class _Run:
         self.of_node, self.busy, self.of_thread = self._progress()
 
     def _progress(self) -> tuple[dict[int, float], dict[int, float], list[float]]:
-        """By node, how much later all are done with it than with what came before, and the threads' time in it; by
-        thread, its time in all."""
-        of_node, busy, of_thread = dict[int, float](), dict[int, float](), [0.0] * self.threads
-        reached = self.begin
+        """By node, its part of the run, and the threads' time in it; by thread, its time in all."""
+        busy, of_thread = dict[int, float](), [0.0] * self.threads
         for thread, node, begin, end in self.stamps:
-            of_node[node] = of_node.get(node, 0.0) + max(0, end - reached) / 1e9
             busy[node] = busy.get(node, 0.0) + (end - begin) / 1e9
             of_thread[thread] += (end - begin) / 1e9
-            reached = max(reached, end)
-        return of_node, busy, of_thread
+        return self._parts(), busy, of_thread
+
+    def _parts(self) -> dict[int, float]:
+        """Every moment of the run is of the nodes that threads are in, by their threads; of the next one, where all
+        wait."""
+        edges = sorted([(s[2], 1, s[1]) for s in self.stamps] + [(s[3], -1, s[1]) for s in self.stamps])
+        found = {node: 0.0 for _, node, _, _ in self.stamps}
+        inside, last = dict[int, int](), self.begin
+        for moment, step, node in edges:
+            count = sum(inside.values())
+            for one, threads in inside.items() if count else [(node, 1)]:
+                found[one] += (moment - last) * threads / (count or 1) / 1e9
+            last = moment
+            inside[node] = inside.get(node, 0) + step
+        return found
 
     def slices(self, names: Sequence[str]) -> tuple[Slice, ...]:
         def seconds(moment: int) -> float:
@@ -370,28 +414,27 @@ def _median(figures: Sequence[float]) -> float:
 
 
 def _summary(
-    title: str,
     instance: Instance,
     runs: Sequence[_Run],
-    rates: Rates,
-    first: float,
+    known: tuple[str, Rates, float],
     plain: Sequence[float],
     stalled: int,
     together: bool,
 ) -> Profile:
-    total = _median([run.seconds for run in runs])
-    names = [_name(instance, node) for node in instance.graph.nodes]
-    measured = {index: _median([run.of_node.get(index, 0.0) for run in runs]) for index in runs[0].of_node}
-    all_rows = sum(measured.values()) or 1.0
-    found = [_row(instance, i, names[i], runs, rates, (m, m / all_rows)) for i, m in measured.items()]
-    middle = min(runs, key=lambda run: abs(run.seconds - total))
+    title, rates, first = known
+    found = [_row(instance, i, runs, rates) for i in runs[0].nodes]
+    total = sum(row.seconds for row in found) or 1.0
+    rows = sorted((replace(row, share=row.seconds / total) for row in found), key=lambda row: -row.seconds)
+    floor = sum(row.floor for row in rows)
+    clocked = Measured.of([run.seconds for run in runs], floor)
+    middle = min(runs, key=lambda run: abs(run.seconds - clocked.seconds))
     waits = tuple(
         _median([1 - run.of_thread[t] / run.seconds if run.seconds else 0.0 for run in runs])
         for t in range(runs[0].threads)
     )
-    rows = tuple(sorted(found, key=lambda row: -row.measured))
-    figures = (first, _median(plain), total, len(runs) + stalled, stalled, waits, together)
-    return Profile(title, rows, middle.slices(names), rates, *figures)
+    slices = middle.slices([_name(instance, node) for node in instance.graph.nodes])
+    times = Measured.of([first], floor), Measured.of(plain, floor), clocked
+    return Profile(title, tuple(rows), slices, rates, *times, len(runs) + stalled, stalled, waits, together)
 
 
 def _name(instance: Instance, node: Node) -> str:
@@ -400,22 +443,26 @@ def _name(instance: Instance, node: Node) -> str:
     return node.func if host is None else operators_of(host.function)
 
 
-def _row(
-    instance: Instance, index: int, name: str, runs: Sequence[_Run], rates: Rates, took: tuple[float, float]
-) -> ProfileRow:
-    node, (measured, share) = instance.graph.nodes[index], took
-    whole = sum(run.of_node.get(index, 0.0) for run in runs) * runs[0].threads
+def _row(instance: Instance, index: int, runs: Sequence[_Run], rates: Rates) -> ProfileRow:
+    """Without its share."""
+    node = instance.graph.nodes[index]
+    times = [run.of_node[index] for run in runs if index in run.of_node]
+    whole = sum(times) * runs[0].threads
     idle = max(0.0, 1 - sum(run.busy.get(index, 0.0) for run in runs) / whole) if whole else 0.0
-    nodes = node.spans or (node.name,)
+    nodes, name = node.spans or (node.name,), _name(instance, node)
     if not node.is_kernel:
-        return ProfileRow(nodes, name, 0.0, 0, 0.0, 0.0, measured, IN_PYTHON, index, share, 0.0, 0.0, idle)
+        measured = Measured.of(times)
+        return ProfileRow(nodes, name, 0.0, 0, 0.0, 0.0, measured, IN_PYTHON, index, 0.0, 0.0, 0.0, idle)
     cost = cost_of(instance.artifact, node)
+    floor = cost.floor(rates)
+    row = Row(
+        nodes, name, cost.flops, cost.nbytes, floor, cost.seconds(rates), Measured.of(times, floor), cost.bound(rates)
+    )
     of_peak = of_bandwidth = 0.0
     with suppress(ZeroDivisionError):
-        of_peak = cost.flops / measured / rates.flops
-        of_bandwidth = sum(cost.moving(rates).values()) / measured
-    figures = (cost.floor(rates), cost.seconds(rates), measured, cost.bound(rates))
-    return ProfileRow(nodes, name, cost.flops, cost.nbytes, *figures, index, share, of_peak, of_bandwidth, idle)
+        of_peak = cost.flops / row.seconds / rates.flops
+        of_bandwidth = sum(cost.moving(rates).values()) / row.seconds
+    return ProfileRow(**vars(row), index=index, share=0.0, of_peak=of_peak, of_bandwidth=of_bandwidth, idle=idle)
 
 
 # --- as text ----------------------------------------------------------------------------------------------------------
@@ -425,10 +472,10 @@ COLUMNS = ("nodes", "us", "share", "predicted", "x predicted", "of peak", "of ba
 
 def _cells(row: ProfileRow) -> tuple[str, ...]:
     nodes = f"{row.nodes[0]}{f' +{len(row.nodes) - 1}' if row.nodes[1:] else ''}"
-    times = (f"{row.measured * 1e6:.1f}", f"{row.share:.1%}")
+    times = (row.measured.text(row.predicted, 1e6, 1), f"{row.share:.1%}")
     if row.bound == IN_PYTHON:
         return (nodes, *times, "-", "-", "-", "-", f"{row.idle:.0%}", row.bound, row.kernel)
-    ratio = f"{row.measured / row.predicted:.2f}" if row.predicted else "-"
+    ratio = f"{row.measured.seconds / row.predicted:.2f}" if row.predicted and row.measured.is_reliable else "-"
     shares = (f"{row.of_peak:.0%}", f"{row.of_bandwidth:.0%}", f"{row.idle:.0%}")
     return (nodes, *times, f"{row.predicted * 1e6:.1f}", ratio, *shares, row.bound, row.kernel)
 

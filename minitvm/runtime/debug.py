@@ -111,9 +111,9 @@ class GraphModuleDebug(GraphModule):
 
     def seconds_of_kernels(
         self, rounds: int, on_progress: Callable[[int, int, str], None] | None = None
-    ) -> list[tuple[Node, float]]:
-        """The kernels in order, with their median seconds: each runs once a round, so that its operands are where a run
-        leaves them.  The inputs are set; a round before the first is not counted."""
+    ) -> list[tuple[Node, list[float]]]:
+        """The kernels in order, with their seconds: each runs once a round, so that its operands are where a run leaves
+        them.  The inputs are set; a round before the first is not counted."""
         seconds: dict[int, list[float]] = {i: [] for i in self._run_node}
         for done in range(rounds + 1):
             for index, run in self._run_node.items():
@@ -123,7 +123,7 @@ class GraphModuleDebug(GraphModule):
                 on_progress(done, rounds, "")
         self.instance.finish(settled=True)
         kernels = ((self._graph.nodes[i], found[1:]) for i, found in seconds.items())
-        return [(node, float(np.median(found))) for node, found in kernels if node.is_kernel]
+        return [(node, found) for node, found in kernels if node.is_kernel]
 
     def _run_one(self, index: int, number: int, origin: float) -> NodeRecord:
         start = time.perf_counter()

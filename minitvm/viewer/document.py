@@ -27,8 +27,9 @@ def document_of(report: BuildReport, title: str, profile: Profile | None = None)
     modules = Modules({id(group): symbol.rstrip("'") for symbol, group in report.groups.items()})
     passes = [_pass(step, modules) for step in report.steps]
     last = modules.add(report.module)
-    kernels, code = kernels_of(report)
     backend = report.compiler.backend
+    rates = backend.machine.rates(backend.machine.threads) if profile is None else profile.rates
+    kernels, code = kernels_of(report, rates)
     return {
         "format": FORMAT,
         "title": title,
@@ -43,7 +44,7 @@ def document_of(report: BuildReport, title: str, profile: Profile | None = None)
         **modules.form,
         "placement": list(map(decision_form, report.placement)),
         "kernels": kernels,
-        "rates": _rates(backend.machine.rates(backend.machine.threads) if profile is None else profile.rates),
+        "rates": _rates(rates),
         "graph": [_node(node) for node in report.artifact.graph.nodes],
         "memory": _memory(report.artifact),
         "run": None if profile is None else _run(profile),
@@ -64,13 +65,16 @@ def _pass(step: PassStep, modules: Modules) -> dict[str, Any]:
 
 
 def _run(profile: Profile) -> dict[str, Any]:
-    """Seconds of a run, of its kernels by node, and when each thread was in which."""
+    """Seconds of a run, of its kernels by node, and when each thread was in which; ``seconds`` are those to reckon
+    with: measured, or predicted where that is unreliable."""
     return {
-        "seconds": profile.run,
+        "seconds": profile.run.best(profile.predicted),
+        "measured": profile.run.form,
+        "doubts": profile.doubts,
         "threads": len(profile.idle),
         "idle": list(profile.idle),
         "notes": profile.notes,
-        "kernels": [[r.index, r.measured, r.predicted, r.floor, r.bound, r.idle] for r in profile.rows],
+        "kernels": [[r.index, r.measured.form, r.predicted, r.floor, r.bound, r.idle, r.seconds] for r in profile.rows],
         "slices": [[s.thread, s.node, s.start, s.end] for s in profile.timeline],
     }
 

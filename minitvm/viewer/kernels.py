@@ -9,6 +9,9 @@ from minitvm.codegen.listing import Listing
 from minitvm.driver.report import BuildReport, KernelReport
 from minitvm.errors import MiniTVMError
 from minitvm.ir.decision import Decision
+from minitvm.runtime.cost import Cost
+from minitvm.runtime.roofline import cost_of
+from minitvm.target import Rates
 
 _MOST_CANDIDATES = 12
 _MOST_LINES = 20_000
@@ -19,16 +22,21 @@ def decision_form(decided: Decision) -> list[Any]:
     return [decided.by, decided.about, int(decided.taken), decided.reason, list(decided.spans)]
 
 
-def kernels_of(report: BuildReport) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What is known of every kernel, and by kernel its code."""
+def kernels_of(report: BuildReport, rates: Rates) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """What is known of every kernel, and by kernel its code.  Predictions and floors are those of a profile's rows."""
+    assert report.artifact is not None
+    nodes = {node.func: node for node in reversed(report.artifact.graph.nodes) if node.is_kernel}
+    costs = {symbol: cost_of(report.artifact, node) for symbol, node in nodes.items()}
     with ThreadPoolExecutor(max_workers=2) as pool:  # LLVM leaves the interpreter's lock alone
         codes = pool.map(lambda symbol: _code(report.kernel(symbol), report.compiler.backend.kind), report.groups)
-        facts = [_kernel(report.kernel(symbol), report.nodes.get(symbol, ())) for symbol in report.groups]
+        facts = []
+        for symbol in report.groups:
+            kernel = report.kernel(symbol)
+            facts.append(_kernel(kernel, report.nodes.get(symbol, ()), costs.get(symbol, kernel.cost), rates))
         return facts, dict(zip(report.groups, codes, strict=True))
 
 
-def _kernel(kernel: KernelReport, nodes: tuple[str, ...]) -> dict[str, Any]:
-    cost, rates = kernel.cost, kernel.compiler.backend.machine.rates(kernel.compiler.backend.machine.threads)
+def _kernel(kernel: KernelReport, nodes: tuple[str, ...], cost: Cost, rates: Rates) -> dict[str, Any]:
     candidates = [[str(c), c.cycles, c.why_not] for c in kernel.candidates[:_MOST_CANDIDATES]]
     return {
         "symbol": kernel.symbol,

@@ -96,14 +96,23 @@ exit:
 
 
 def measure(cpu: Cpu, machine: MachineModel, threads: int, tries: int = 15) -> Rates:
-    """The best of some tries of each kernel, on that many threads at once.  Takes a second."""
+    """The best of some tries of each kernel.  Takes a second.
+
+    What a core has for itself (its units, L1, L2) is that of one thread, times ``threads``: several at once all have
+    their cores only where nothing else runs.  What they share is measured on one and on all of them.
+    """
     code = NativeCode([compile_object(read_text(cpu), cpu)], ["peak_read"])
     read = code.function("peak_read", None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-    sums = vector_sums(cpu, threads, tries)
-    sizes = (machine.l1_bytes / 2, machine.l2_bytes / 2, machine.l3_bytes / 2 / threads)
-    bytes_of = [*map(int, sizes), IN_MEMORY * machine.l3_bytes // threads]
-    levels = machine.levels(threads, [_read_rate(read, cpu, nbytes, threads, tries) for nbytes in bytes_of])
+    sums = vector_sums(cpu, 1, tries)
+
+    def rate(nbytes: float, together: int) -> float:
+        return _read_rate(read, cpu, int(nbytes / together), together, tries)
+
+    own = [threads * rate(nbytes / 2, 1) for nbytes in (machine.l1_bytes, machine.l2_bytes)]
+    counts = sorted({1, threads})
+    shared = [max(rate(n, count) for count in counts) for n in (machine.l3_bytes / 2, IN_MEMORY * machine.l3_bytes)]
     flops = 2 * sums * machine.lanes("float32") * threads
+    levels = machine.levels(threads, [*own, *shared])
     return replace(machine.rates(threads), flops=flops, clock=sums / CPU.fma_per_cycle, levels=levels)
 
 

@@ -1,7 +1,7 @@
 // Figures as pictures: the roofline, memory over time, and what threads did when.
 
 import { bytes, clip, el, empty, flop, plural, rate, segmented, share, spansText, svg, tail, tell, time, tipped } from "./base.js";
-import { doc, kernelOf, measuredOf } from "./data.js";
+import { doc, kernelOf, measuredOf, measuredText, timeOf } from "./data.js";
 
 const WIDTH = 1100;
 const HUES = 8;
@@ -10,7 +10,7 @@ const HUES = 8;
 
 export function rooflineView() {
   const points = doc.graph.flatMap((node, number) => pointOf(node, number));
-  const note = doc.run ? "measured" : "predicted: the model was not run";
+  const note = doc.run ? "measured; hollow circles are predicted, as their measurement is unreliable" : "predicted: the model was not run";
   return el("section", { class: "view chart roofline", "aria-label": "roofline" },
     el("header", { class: "bar" }, el("h2", {}, "Roofline"),
       el("span", { class: "note" }, `${doc.machine} · peak ${rate(doc.rates.flops)} · kernels ${note}; a circle's area is its time`)),
@@ -20,9 +20,9 @@ export function rooflineView() {
 function pointOf(node, number) {
   const kernel = node.kind === "kernel" ? kernelOf(node.func) : undefined;
   const found = measuredOf(number);
-  const seconds = found?.measured ?? kernel?.predicted;
+  const seconds = found?.seconds ?? kernel?.predicted;
   if (!kernel?.flops || !kernel.bytes || !(seconds > 0)) return [];
-  return [{ node, number, kernel, seconds, predicted: found?.predicted ?? kernel.predicted, bound: found?.bound ?? kernel.bound, x: kernel.flops / kernel.bytes, y: kernel.flops / seconds }];
+  return [{ node, number, kernel, seconds, found, predicted: found?.predicted ?? kernel.predicted, bound: found?.bound ?? kernel.bound, x: kernel.flops / kernel.bytes, y: kernel.flops / seconds }];
 }
 
 function rooflinePlot(points) {
@@ -60,10 +60,11 @@ function roof(number, name, speed, peak, xs, ys, x, y) {
 }
 
 function rooflinePoint(p, x, y, radius) {
-  const text = () => `${p.node.spans.join(", ") || p.node.name}\n${p.kernel.symbol}\n${time(p.seconds)}, predicted ${time(p.predicted)}\n${flop(p.kernel.flops)}, ${bytes(p.kernel.bytes)}\n${rate(p.y)}: ${share(p.y / doc.rates.flops)} of peak, bound by ${p.bound}`;
+  const text = () => `${p.node.spans.join(", ") || p.node.name}\n${p.kernel.symbol}\n${p.found ? `${measuredText(p.found)}, ` : ""}predicted ${time(p.predicted)}\n${flop(p.kernel.flops)}, ${bytes(p.kernel.bytes)}\n${rate(p.y)}: ${share(p.y / doc.rates.flops)} of peak, bound by ${p.bound}`;
+  const isCertain = (one) => one.found?.isReliable ?? true;
   const choose = () => tell("select", { kind: "kernel", symbol: p.kernel.symbol, run: p.number });
   return tipped(svg("circle", {
-    class: `point bound-${p.bound}`, cx: x(p.x), cy: y(p.y), r: radius, tabindex: "0", role: "button", "aria-label": p.node.name, click: choose,
+    class: `point bound-${p.bound} ${isCertain(p) ? "" : "unreliable"}`, cx: x(p.x), cy: y(p.y), r: radius, tabindex: "0", role: "button", "aria-label": p.node.name, click: choose,
     keydown: (event) => event.key === "Enter" && choose(),
   }), text);
 }
@@ -127,7 +128,7 @@ export function threadsView() {
   const scales = [[1, "whole run"], [4, "4 x"], [16, "16 x"], [64, "64 x"]];
   lanes = el("div", { class: "lanes" });
   const view = el("section", { class: "view chart threads", "aria-label": "threads" },
-    el("header", { class: "bar" }, el("h2", {}, "Threads"), el("span", { class: "fact" }, "a run", el("b", {}, time(run.seconds))), el("span", { class: "fact" }, "threads", el("b", {}, String(run.threads))),
+    el("header", { class: "bar" }, el("h2", {}, "Threads"), el("span", { class: "fact" }, "a run", el("b", {}, timeOf(run.seconds, run.measured.verdict === "reliable"))), el("span", { class: "fact" }, "threads", el("b", {}, String(run.threads))),
       (run.idle ?? []).map((part, thread) => el("span", { class: "fact" }, `thread ${thread} waits`, el("b", {}, share(part)))),
       segmented("scale", scales, threads.scale, (scale) => { threads.scale = scale; drawLanes(run, ends); })),
     lanes, el("p", { class: "note" }, `A median run: each kernel on each thread; thin bars are waiting. ${(run.notes ?? []).join("; ")}.`), slowest(run));
@@ -143,7 +144,9 @@ function drawLanes({ slices, threads: count }, ends) {
     const { name, func, spans } = doc.graph[node];
     const box = svg("rect", { class: `slice part-${order.indexOf(func) % HUES}`, x: x(start), y: 30 + thread * (high + 10), width: Math.max(0.8, x(end) - x(start) - 0.4), height: high, rx: 2, click: () => selectRun(node) });
     const label = x(end) - x(start) > 46 ? svg("text", { class: "value-label", x: x(start) + 5, y: 30 + thread * (high + 10) + 27 }, tail(spans[0] ?? name, Math.floor((x(end) - x(start)) / 6.8))) : null;
-    return [tipped(box, `${spans.join(", ") || name}\n${time(end - start)} from ${time(start)} on, thread ${thread}`), label];
+    const found = measuredOf(node);
+    if (found && !found.isReliable) box.classList.add("unreliable");
+    return [tipped(box, `${spans.join(", ") || name}\n${found && !found.isReliable ? `${measuredText(found)}; in this run ` : ""}${time(end - start)} from ${time(start)} on, thread ${thread}`), label];
   });
   const waits = waiting(slices, count).filter(([, start, end]) => x(end) - x(start) > 0.5).map(([thread, start, end]) =>
     tipped(svg("rect", { class: "wait", x: x(start), y: 30 + thread * (high + 10) + high / 2 - 4, width: x(end) - x(start), height: 8 }), `thread ${thread} waits ${time(end - start)}`));
@@ -172,10 +175,11 @@ function roundStep(least) {
 }
 
 function slowest({ kernels }) {
-  const found = [...kernels].sort((a, b) => b[1] - a[1]).slice(0, 12);
-  const all = kernels.reduce((sum, [, seconds]) => sum + seconds, 0);
-  return el("div", { class: "slowest" }, el("h3", {}, `The longest of ${plural(kernels.length, "kernel")}`), found.map(([node, seconds, predicted, , bound]) =>
+  const found = [...kernels].map(([node]) => [node, measuredOf(node)]).sort((a, b) => b[1].seconds - a[1].seconds).slice(0, 12);
+  const all = kernels.reduce((sum, kernel) => sum + kernel.at(-1), 0);
+  const most = found[0]?.[1].seconds;
+  return el("div", { class: "slowest" }, el("h3", {}, `The longest of ${plural(kernels.length, "kernel")}`), found.map(([node, { seconds, predicted, bound, isReliable }]) =>
     el("button", { type: "button", class: "bar-row", click: () => selectRun(node) },
-      el("span", {}, spansText(doc.graph[node].spans, 46) || clip(doc.graph[node].name, 46)), el("span", { class: "track" }, el("i", { style: `width:${(100 * seconds) / found[0][1]}%` }), el("u", { style: `left:${Math.min(100, (100 * predicted) / found[0][1])}%`, title: "predicted" })),
-      el("b", {}, time(seconds)), el("small", {}, share(seconds / all)), el("small", { class: `bound ${bound}` }, bound))));
+      el("span", {}, spansText(doc.graph[node].spans, 46) || clip(doc.graph[node].name, 46)), el("span", { class: "track" }, el("i", { style: `width:${(100 * seconds) / most}%` }), el("u", { style: `left:${Math.min(100, (100 * predicted) / most)}%`, title: "predicted" })),
+      el("b", {}, timeOf(seconds, isReliable)), el("small", {}, share(seconds / all)), el("small", { class: `bound ${bound}` }, bound))));
 }

@@ -1,5 +1,7 @@
 // The document: unpacked on demand, and what is looked up in it.
 
+import { share, time } from "./base.js";
+
 /** What stands in the file under a name, unpacked. */
 export async function chunk(name) {
   const packed = document.getElementById(`data-${name}`).textContent;
@@ -20,8 +22,8 @@ export async function open() {
   for (const kernel of doc.kernels) kernelsBySymbol.set(kernel.symbol, kernel);
   doc.passes.forEach((pass, number) => pass.decisions.forEach((decision) => remember(pass.name, number, decision)));
   for (const decision of doc.placement) remember("placement", -1, decision);
-  for (const [node, measured, predicted, floor, bound] of doc.run?.kernels ?? []) {
-    measuredByNode.set(node, { measured, predicted, floor, bound });
+  for (const [node, form, predicted, floor, bound, , seconds] of doc.run?.kernels ?? []) {
+    measuredByNode.set(node, { ...form, measured: form.seconds, seconds, predicted, floor, bound, isReliable: form.verdict === "reliable" });
   }
   doc.graph.forEach((node, number) => {
     if (node.kind === "kernel") nodesByKernel.set(node.func, [...(nodesByKernel.get(node.func) ?? []), number]);
@@ -50,11 +52,20 @@ export const kernelOf = (symbol) => kernelsBySymbol.get(symbol);
 export const measuredOf = (node) => measuredByNode.get(node);
 export const runsOf = (symbol) => nodesByKernel.get(symbol) ?? [];
 
-/** The seconds of all runs of a kernel together; undefined where none was measured. */
+/** The seconds of all runs of a kernel together, predicted where measurements are unreliable; undefined where none was made. */
 export function secondsOf(symbol) {
   const found = runsOf(symbol).map(measuredOf).filter(Boolean);
-  return found.length ? found.reduce((sum, one) => sum + one.measured, 0) : undefined;
+  return found.length ? found.reduce((sum, one) => sum + one.seconds, 0) : undefined;
 }
+
+export const isReliable = (symbol) => runsOf(symbol).every((node) => measuredOf(node)?.isReliable ?? true);
+
+/** Seconds as text; "~" stands before what is predicted, because the measurement is unreliable. */
+export const timeOf = (seconds, reliable) => `${reliable ? "" : "~"}${time(seconds)}`;
+
+/** A measurement in words: why it is not believed, and what is known instead. */
+export const measuredText = (found) => found.isReliable ? `${time(found.measured)}, the median of ${found.runs}, spread ${share(found.spread)}`
+  : `unreliable (${found.verdict}); ~${time(found.seconds)} is predicted`;
 
 /** What was decided about any of the model's nodes, or an operator that comes from none. */
 export function decisionsAbout(spans, operator = "") {

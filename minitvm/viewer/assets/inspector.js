@@ -1,7 +1,7 @@
 // All about what was clicked: where it is from, its types, what was decided about it and why, its kernel and its time.
 
 import { bytes, clip, el, flop, on, plural, rate, share, tell, time } from "./base.js";
-import { decisionsAbout, doc, kernelOf, makerOf, measuredOf, nodeOf, runOfGroup, runsOf, shortType } from "./data.js";
+import { decisionsAbout, doc, kernelOf, makerOf, measuredOf, measuredText, nodeOf, runOfGroup, runsOf, shortType } from "./data.js";
 import { scopesAround } from "./shapes.js";
 
 const panel = el("aside", { id: "inspector", "aria-label": "details", hidden: true });
@@ -95,7 +95,7 @@ function kernelSummary(symbol, run, name) {
   if (!kernel) return section("Kernel", el("p", { class: "note" }, `${clip(name, 60)} runs nothing: only the shape is another one`));
   const found = run === undefined ? undefined : measuredOf(run);
   const { floor, predicted, bound } = found ?? kernel;
-  const seconds = found?.measured;
+  const seconds = found?.isReliable ? found.measured : undefined;
   const longest = Math.max(seconds ?? 0, predicted);
   const bar = (label, value, kind) => el("div", { class: "meter-row" }, el("span", {}, label), el("span", { class: "track" }, el("i", { class: kind, style: `width:${(100 * value) / longest}%` })), el("b", {}, time(value)));
   return section("Kernel",
@@ -105,6 +105,7 @@ function kernelSummary(symbol, run, name) {
       ["template", kernel.template],
       ["work", flop(kernel.flops)],
       ["memory", `${bytes(kernel.bytes)}, ${(kernel.flops / Math.max(kernel.bytes, 1)).toFixed(2)} operations a byte`],
+      ["measured", found && measuredText(found)],
       ["speed", seconds ? `${rate(kernel.flops / seconds)}, ${share(kernel.flops / seconds / doc.rates.flops)} of peak` : ""],
       ["bound by", el("span", { class: `bound ${bound}` }, bound)],
     ]));

@@ -2,7 +2,7 @@
 
 import { bytes, clip, el, empty, flop, share, spansText, tell, time } from "./base.js";
 import { codeView } from "./code.js";
-import { doc, kernelOf, runsOf, secondsOf } from "./data.js";
+import { doc, isReliable, kernelOf, runsOf, secondsOf, timeOf } from "./data.js";
 
 const runs = (kernel) => Math.max(runsOf(kernel.symbol).length, 1);
 const each = (kernel) => {
@@ -20,13 +20,13 @@ const COLUMNS = {
   memory: [(k) => k.bytes, (k) => bytes(k.bytes), "bytes of operands and results, each once"],
   floor: [(k) => k.floor, (k) => time(k.floor), "at the machine's peak"],
   predicted: [(k) => k.predicted, (k) => time(k.predicted), "as the machine model has it"],
-  measured: [(k) => each(k) ?? -1, (k) => (each(k) === undefined ? "-" : time(each(k))), "one call, median"],
-  "of run": [(k) => secondsOf(k.symbol) ?? -1, (k) => share(secondsOf(k.symbol) / total()), "all its calls, of all kernels' time"],
-  "of peak": [(k) => k.flops / (each(k) ?? Infinity), (k) => share(k.flops / each(k) / doc.rates.flops), "operations a second, of the machine's"],
+  measured: [(k) => each(k) ?? -1, (k) => (each(k) === undefined ? "-" : timeOf(each(k), isReliable(k.symbol))), "one call, median; ~: predicted, the measurement is unreliable"],
+  "of run": [(k) => secondsOf(k.symbol) ?? -1, (k) => `${isReliable(k.symbol) ? "" : "~"}${share(secondsOf(k.symbol) / total())}`, "all its calls, of all kernels' time"],
+  "of peak": [(k) => k.flops / (each(k) ?? Infinity), (k) => `${isReliable(k.symbol) ? "" : "~"}${share(k.flops / each(k) / doc.rates.flops)}`, "operations a second, of the machine's"],
   "bound by": [(k) => k.bound, (k) => k.bound, "what most of the predicted time is for"],
 };
 const TEXTS = new Set(["kernel", "nodes", "template", "bound by"]);
-const total = () => doc.run.kernels.reduce((sum, [, measured]) => sum + measured, 0);
+const total = () => doc.run.kernels.reduce((sum, kernel) => sum + kernel.at(-1), 0);
 
 const table = { by: "", falling: true, chosen: null, wanted: "" };
 let body = null;

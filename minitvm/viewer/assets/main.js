@@ -100,6 +100,7 @@ async function start() {
   const help = helpDialog();
   const keys = el("button", { type: "button", class: "icon", title: "keys (?)", "aria-label": "keys", click: () => help.showModal() }, "?");
   document.body.append(el("header", { id: "top" }, el("a", { class: "mark", href: "#passes", click: () => go("passes") }, "minitvm"), title(), tabs, el("div", { class: "finder" }, search, found), theme, keys),
+    doc.run?.doubts.length ? el("p", { id: "doubts", role: "status" }, doc.run.doubts.join("; ")) : "",
     el("div", { id: "frame" }, stage, inspector()), help);
   on("go", go);
   on("route", setRoute);

@@ -1,7 +1,7 @@
 // Which boxes stand for which nodes: calls, groups that are kernels, and the scopes of the model around them.
 
-import { clip, plural, spansText, time } from "./base.js";
-import { doc, measuredOf, nodeOf, runOfGroup, scopeOf, shortType } from "./data.js";
+import { clip, plural, spansText } from "./base.js";
+import { doc, measuredOf, nodeOf, runOfGroup, scopeOf, shortType, timeOf } from "./data.js";
 import { boxSize } from "./drawing.js";
 
 const MOST = 36; // characters of a line in a box
@@ -76,10 +76,10 @@ function clusterOf(fn, { id, parent, title }) {
   return { id, parent, title: clip(isGroup ? title.replace(/^fused_/, "") : title, 46), header: 18, classes: isGroup ? "group" : "scope", hint: title };
 }
 
-/** The measured seconds of a group's own run. */
-export function secondsOfGroup(group) {
+/** What was measured of a group's own run. */
+export function measuredOfGroup(group) {
   const run = group.kernel ? runOfGroup(group) : undefined;
-  return run === undefined ? undefined : measuredOf(run)?.measured;
+  return run === undefined ? undefined : measuredOf(run);
 }
 
 function clusterBox(fn, { id, parent, title, nodes }) {
@@ -89,11 +89,11 @@ function clusterBox(fn, { id, parent, title, nodes }) {
     return sized({ id, parent, title: clip(`${title} /`, MOST), lines, classes: "closed scope", hint: `${title}: double click opens it` });
   }
   const group = fn.groups[Number(id.slice(2))];
-  const seconds = secondsOfGroup(group);
+  const found = measuredOfGroup(group);
   const names = nodes.filter((node) => node.kind === "call").map((node) => operatorName(node.name));
   const last = nodes.at(-1);
   const lines = [clip(shortType(last.type), MOST), spansText(doc.spans[group.span], MOST) || clip(group.name, MOST)];
-  if (seconds !== undefined) lines.push(time(seconds));
+  if (found !== undefined) lines.push(timeOf(found.seconds, found.isReliable));
   return sized({ id, parent, title: clip(names.join(" + "), MOST), lines, classes: `closed group fusion-${strongest(nodes)}`, hint: title });
 }
 
