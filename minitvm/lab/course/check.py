@@ -305,10 +305,9 @@ def normal(module: Module) -> Module:
     """Constants folded, and the second operands of operators that commute."""
 
     def visit(old: Expr, new: Expr) -> Expr:
-        swaps = isinstance(new, Call) and isinstance(new.op, Op) and new.op.commutative and len(new.args) == 2
-        if not swaps or not isinstance(new.args[0], Constant):
+        if not isinstance(new, Call) or not isinstance(new.op, Op) or not new.op.commutative or len(new.args) != 2:
             return new
-        return Call(new.op, new.args[::-1], span=new.span)
+        return Call(new.op, new.args[::-1], span=new.span) if isinstance(new.args[0], Constant) else new
 
     return Module(visitor.as_function(visitor.rewrite(FoldConstant()(module).main, visit)))
 
