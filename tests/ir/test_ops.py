@@ -25,7 +25,7 @@ CONTROL = "its attributes are functions: tests/ir/test_evaluate.py"
 FOREIGN = "another library computes it: tests/frontend/test_onnx_foreign.py"
 OBJECTS = "Python holds its values: tests/frontend/test_onnx_objects.py"
 EXTERNAL = dict.fromkeys(
-    ("annotation.compiler_begin", "annotation.compiler_end", "external"), "tests/passes/test_partition.py"
+    ("annotation.compiler_begin", "annotation.compiler_end", "external"), "tests/passes/test_external_functions.py"
 )
 WITHOUT_SAMPLE = {
     "control.if": CONTROL,
