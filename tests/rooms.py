@@ -36,7 +36,7 @@ ROOMS = {
     "cuda": room(5_615, "codegen/cuda runtime/nvidia"),
     "lab": room(5_720, "lab"),
     "viewer": room(500, "viewer codegen/llvm/origins.py"),
-    "cli": room(1_685, "cli __main__.py"),
+    "cli": room(1_700, "cli __main__.py"),
     "ort": room(
         2_650,
         "ort capi session.py onnx_backend.py generation.py runtime/kept.py runtime/specialised.py"

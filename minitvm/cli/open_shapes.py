@@ -45,7 +45,7 @@ def completed(
             raise left_open(left, path)
         said = " ".join(_example(*one) for one in chosen.items() if one[0] in left)
         stderr.print(f"sizes of open dimensions: {said} says others", markup=False)
-        rest |= chosen
+        rest.update({name: [*shape] for name, shape in chosen.items()})
         left = {}
     if left:
         stderr.print(f"a batch of 1: {' '.join(_example(*one) for one in left.items())} says another", markup=False)

@@ -256,16 +256,22 @@ def bench(
     seconds = time.perf_counter() - start
     module, feeds = chosen.executor(library, None, seed, device)
     if roofline:
-        found = _roofline(library, module, feeds, rounds)
-        title = "\n".join([f"{model.name}: {_machine(found.rates)}", *found.notes])
-        _show(model, found.form, as_json, _rows(found), title)
+        _show_roofline(model, _roofline(library, module, feeds, rounds), as_json)
         return
     runs: dict[str, Run] = {"minitvm": lambda: _run(module, feeds)}
     runs |= {against: _onnxruntime(model, feeds, chosen.threads or 0)} if against else {}
     times, rows = _timed(library, module.instance.num_threads, runs, rounds)
-    title = f"{model.name}: {'loaded' if model.suffix == SUFFIX else 'compiled'} in {seconds:.2f} s"
+    _show_times(model, times, rows, seconds, as_json)
+
+
+def _show_times(model: Path, times: _Times, rows: Table, opened: float, as_json: bool) -> None:
+    title = f"{model.name}: {'loaded' if model.suffix == SUFFIX else 'compiled'} in {opened:.2f} s"
     notes = doubts([t for t, _ in times.values()], "runtime")
-    _show(model, {"runtimes": _form(times), "opened": seconds}, as_json, rows, "\n".join([title, *notes]))
+    _show(model, {"runtimes": _form(times), "opened": opened}, as_json, rows, "\n".join([title, *notes]))
+
+
+def _show_roofline(model: Path, found: Roofline, as_json: bool) -> None:
+    _show(model, found.form, as_json, _rows(found), "\n".join([f"{model.name}: {_machine(found.rates)}", *found.notes]))
 
 
 def _show(model: Path, form: dict[str, Any], as_json: bool, rows: Table, title: str) -> None:

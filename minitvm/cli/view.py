@@ -7,13 +7,16 @@ import webbrowser
 from pathlib import Path
 
 import click
+import numpy as np
 
 from minitvm.cli import building, common
 from minitvm.cli.common import say
 from minitvm.cli.options import PATH, Command, command, option
 from minitvm.cli.profile import measured
 from minitvm.errors import InputError, no_file
+from minitvm.lab.profiling import Profile
 from minitvm.lab.user_files import passes_of
+from minitvm.runtime.library import Library
 
 _ARGUMENTS = "minitvm.arguments"
 
@@ -72,16 +75,22 @@ def view(
     own = [step for file in passes for step in passes_of(file)]
     library, feeds = chosen.opened(model, inputs, trace=True, passes=own, choose=True)
     assert library.report is not None
-    profile = None
-    if run:
-        try:
-            profile = measured(*chosen.executor(library, feeds, seed), model.name, repeats)
-        except InputError as error:
-            if inputs is not None:
-                raise
-            say(f"not measured, as random inputs do not fit: {error.message}; -i FILE gives others")
+    profile = _profile(chosen, library, feeds, seed, model.name, repeats) if run else None
     library.report.view(path, model.stem, profile)
     say(f"{path}: {len(library.report.groups)} kernels, {path.stat().st_size / 1e6:.2f} MB; open it in a browser")
+
+
+def _profile(
+    chosen: building.Chosen, library: Library, feeds: dict[str, np.ndarray] | None, seed: int, name: str, repeats: int
+) -> Profile | None:
+    """The profile of a run; ``None`` where the model does not take random inputs."""
+    try:
+        return measured(*chosen.executor(library, feeds, seed), name, repeats)
+    except InputError as error:
+        if feeds is not None:
+            raise
+        say(f"not measured, as random inputs do not fit: {error.message}; -i FILE gives others")
+        return None
 
 
 def _serve(model: Path, port: int, watch: tuple[Path, ...]) -> None:
