@@ -25,7 +25,7 @@ from minitvm.ir.layout import Layout
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.ops.elemwise import Multiply
 from minitvm.ir.ops.nn_dense import Dense
-from minitvm.ir.ops.tensor import Full, Zeros
+from minitvm.ir.ops.tensor import Full, Ones, Zeros
 from minitvm.ir.pattern import (
     CallPattern,
     ConstPattern,
@@ -261,7 +261,7 @@ class Drawer:
             shape = () if self.rng.random() < 0.3 else self._shape(None)
             return Constant(_cast(np.full(shape, signed), dtype))
         if how < 0.85 and number in (0, 1):
-            return self._build(Zeros, []) if number == 0 else self._build(OPS["ones"], [])
+            return self._build(Zeros, []) if number == 0 else self._build(Ones, [])
         return self._build(Full, [Constant(_cast(np.asarray(signed), dtype))])
 
     # --- attributes ---

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from minitvm.ir import builder as ir
 from minitvm.ir.decision import Declined, decide
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module
-from minitvm.ir.ops.more.qnn_blocks import BYTES, MOST_PARTS, DenseBlocks
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, TupleGetItem
+from minitvm.ir.ops.more.qnn_blocks import BYTES, MOST_PARTS, BlockPanels, DenseBlocks, QuantizeBlocks
 from minitvm.ir.ops.nn_dense import Dense
+from minitvm.ir.ops.qnn import Words
 from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.visitor import as_function, rewrite
 from minitvm.passes.bound import Bound, Of
@@ -63,18 +64,19 @@ def _refusal(call: Call, weight: Call, op: DequantizeBlocks) -> Declined | None:
 
 def _in_parts(data: Expr, block: int) -> list[Expr]:
     """Words of the numbers, scales and sums of a row's blocks; (m, k) -> (3 * m, ...), (m, b), (3 * m, b)."""
-    numbers, scales, sums = ir.call_op("qnn.quantize_blocks", data, block=block, parts=MOST_PARTS)
+    made = Call(QuantizeBlocks(block, MOST_PARTS), (data,))
+    numbers, scales, sums = (TupleGetItem(made, i) for i in range(3))
     count = data.tensor_type.shape[0] * MOST_PARTS
 
     def flat(part: Expr) -> Expr:
-        return ir.call_op("reshape", part, newshape=(count, part.tensor_type.shape[2]), allowzero=True)
+        return ir.reshape(part, newshape=(count, part.tensor_type.shape[2]), allowzero=True)
 
-    return [flat(ir.call_op("qnn.words", numbers)), scales, flat(sums)]
+    return [flat(Call(Words(), (numbers,))), scales, flat(sums)]
 
 
 def _product(rows: list[Expr], weight: Call, op: DequantizeBlocks) -> Expr:
     codes, scales, zeros = weight.args
-    panels = [ir.call_op("qnn.block_panels", part) if part.tensor_type.rank else part for part in (scales, zeros)]
-    words, units = ir.call_op("qnn.block_panels", codes, bits=op.bits), codes.tensor_type.static_shape[0]
+    panels = [Call(BlockPanels(), (part,)) if part.tensor_type.rank else part for part in (scales, zeros)]
+    words, units = Call(BlockPanels(bits=op.bits), (codes,)), codes.tensor_type.static_shape[0]
     made = DenseBlocks(units, op.block, op.bits, MOST_PARTS)
     return Call(made, (*rows, words, *panels))

@@ -16,9 +16,22 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import Op
 from minitvm.ir.ops.nn_conv import Convolution
+from minitvm.ir.ops.nn_norm import Softmax
 from minitvm.ir.ops.nn_pad import Pad
 from minitvm.ir.ops.nn_pool import AvgPool, MaxPool
-from minitvm.ir.ops.transform import Reshape
+from minitvm.ir.ops.tensor import (
+    BroadcastTo,
+    BroadcastToLike,
+    Full,
+    FullLike,
+    NdArraySize,
+    Ones,
+    OnesLike,
+    ShapeOf,
+    Zeros,
+    ZerosLike,
+)
+from minitvm.ir.ops.transform import Reshape, ReshapeLike
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import as_function, held_functions, post_order, rewrite, simplify_projection, substitute
 from minitvm.passes.manager import FunctionPass, ModulePass, PassContext
@@ -75,20 +88,23 @@ class FastMath(FunctionPass, rounds=True):
 
 
 def _fast(node: Expr) -> Expr:
-    if not isinstance(node, Call) or not isinstance(node.op, Op) or node.op.name not in _FAST:
+    if not isinstance(node, Call) or not isinstance(node.op, Op):
+        return node
+    if node.op.name not in _FORMULAS and not isinstance(node.op, Softmax):
         return node
     if node.dtype != "float32":
         decide("FastMath", node, Declined(f"its formula is for float32, not {node.dtype}"))
         return node
     decide("FastMath", node, "becomes a formula of few operations")
-    return _FAST[node.op.name](node.op, node.args[0])
+    (x,) = node.args
+    return _softmax(node.op, x) if isinstance(node.op, Softmax) else _FORMULAS[node.op.name](x)
 
 
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 """ln 2 in two parts; the first has few bits, so that whole multiples of it are exact."""
 
 
-def _exp(x: Expr) -> Expr:
+def exp(x: Expr) -> Expr:
     """``2 ** n * e ** r`` with a whole n: the sum of r's powers to the sixth, and n as the exponent's bits."""
     inside = ir.clip(x, a_min=-87.0, a_max=88.0)
     n = ir.floor(inside * math.log2(math.e) + 0.5)
@@ -100,35 +116,31 @@ def _exp(x: Expr) -> Expr:
     return total * ir.reinterpret(bits, dtype="float32")
 
 
-def _tanh(x: Expr) -> Expr:
+def tanh(x: Expr) -> Expr:
     """``1 - 2 / (e ** 2x + 1)``."""
-    return 1 - 2 / (_exp(x * 2) + 1)
+    return 1 - 2 / (exp(x * 2) + 1)
 
 
 _ERF = (0.254829592, -0.284496736, 1.421413741, -1.453152027, 1.061405429)
 
 
-def _erf(x: Expr) -> Expr:
+def erf(x: Expr) -> Expr:
     """Abramowitz and Stegun, 7.1.26: a polynomial in ``1 / (1 + p |x|)`` times ``e ** -x*x``."""
     size = ir.abs(x)
     t = 1 / (size * 0.3275911 + 1)
     total: Expr = t * _ERF[-1]
     for factor in reversed(_ERF[:-1]):
         total = (total + factor) * t
-    return ir.sign(x) * (1 - total * _exp(-(size * size)))
+    return ir.sign(x) * (1 - total * exp(-(size * size)))
 
 
-def _softmax(op: Any, x: Expr) -> Expr:
-    raised = _exp(x - ir.max(x, axis=(op.axis,), keepdims=True))
+def _softmax(op: Softmax, x: Expr) -> Expr:
+    raised = exp(x - ir.max(x, axis=(op.axis,), keepdims=True))
     return raised / ir.sum(raised, axis=(op.axis,), keepdims=True)
 
 
-_FAST: dict[str, Callable[[Any, Expr], Expr]] = {
-    "exp": lambda op, x: _exp(x),
-    "tanh": lambda op, x: _tanh(x),
-    "erf": lambda op, x: _erf(x),
-    "nn.softmax": _softmax,
-}
+_FORMULAS = {formula.__name__: formula for formula in (exp, tanh, erf)}
+"""By the name of the operator."""
 
 
 # --- FoldExplicitPadding ----------------------------------------------------------------------------------------
@@ -201,21 +213,21 @@ class DynamicToStatic(FunctionPass):
 
 
 def _static(node: Expr) -> Expr:
-    if not isinstance(node, Call) or not isinstance(node.op, Op) or node.op.name not in _STATIC:
+    if not isinstance(node, Call) or not isinstance(node.op, Op) or type(node.op) not in _STATIC:
         return node
-    asked = node.args[-1] if node.op.name in ("reshape_like", "broadcast_to_like") else node.args[0]
+    asked = node.args[-1] if isinstance(node.op, (ReshapeLike, BroadcastToLike)) else node.args[0]
     if not isinstance(asked.type, TensorType) or not asked.type.is_static:
         decide("DynamicToStatic", node, Declined(f"the shape of {asked.type} is known only when the model runs"))
         return node
-    return _STATIC[node.op.name](node, asked.type)
+    return _STATIC[type(node.op)](node, asked.type)
 
 
-_STATIC: dict[str, Callable[[Call, TensorType], Expr]] = {
-    "shape_of": lambda call, type_: ir.const(np.array(type_.static_shape, call.dtype)),
-    "ndarray_size": lambda call, type_: ir.const(np.array(type_.size, call.dtype)),
-    "reshape_like": lambda call, type_: Call(Reshape.to(type_.shape), (call.args[0],)),
-    "broadcast_to_like": lambda call, type_: ir.call_op("broadcast_to", call.args[0], shape=type_.shape),
-    "full_like": lambda call, type_: ir.call_op("full", call.args[1], shape=type_.shape, dtype=call.dtype),
-    "zeros_like": lambda call, type_: ir.call_op("zeros", shape=type_.shape, dtype=call.dtype),
-    "ones_like": lambda call, type_: ir.call_op("ones", shape=type_.shape, dtype=call.dtype),
+_STATIC: dict[type[Op], Callable[[Call, TensorType], Expr]] = {
+    ShapeOf: lambda call, type_: ir.const(np.array(type_.static_shape, call.dtype)),
+    NdArraySize: lambda call, type_: ir.const(np.array(type_.size, call.dtype)),
+    ReshapeLike: lambda call, type_: Call(Reshape.to(type_.shape), (call.args[0],)),
+    BroadcastToLike: lambda call, type_: Call(BroadcastTo(type_.shape), (call.args[0],)),
+    FullLike: lambda call, type_: Call(Full(type_.shape, call.dtype), (call.args[1],)),
+    ZerosLike: lambda call, type_: Call(Zeros(type_.shape, call.dtype), ()),
+    OnesLike: lambda call, type_: Call(Ones(type_.shape, call.dtype), ()),
 }

@@ -88,7 +88,8 @@ def _native(text: str, name: str, arrays: list[np.ndarray], elements: int) -> np
         found: np.ndarray = fresh.begin().remote(NATIVE)(text, name, arrays, elements)
     except Gone:
         raise Wrong(*fresh.ended()) from None
-    fresh.process.kill()  # type: ignore[union-attr]
+    assert fresh.process is not None
+    fresh.process.kill()
     fresh.end()
     return found
 

@@ -148,5 +148,7 @@ def read(data: bytes, known: Sequence[Expr], function: Callable[[int], Callable[
 def _with(roots: list[Expr], own: dict[Expr, Expr]) -> list[Expr]:
     """The roots with nodes of this side in place of their copies; what they share stays so."""
     others = [root for root in roots if not isinstance(root, Function)]
-    found = dict(zip(others, substitute(Tuple(others), own).fields, strict=True))  # type: ignore[attr-defined]
+    theirs = substitute(Tuple(others), own)
+    assert isinstance(theirs, Tuple)
+    found = dict(zip(others, theirs.fields, strict=True))
     return [own.get(root) or (substitute(root, own) if isinstance(root, Function) else found[root]) for root in roots]

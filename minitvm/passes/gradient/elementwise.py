@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 from minitvm.ir import builder as ir
 from minitvm.ir.expr import Call, Expr
@@ -56,7 +56,8 @@ of_each("floor ceil round trunc sign zeros_like ones_like", lambda y, d: None)
 @register_gradient("clip")
 def _clip(y: Call, d: Expr) -> Sequence[Expr | None]:
     """Nothing where the value was cut off; at the very bounds it counts, as in Relay."""
-    x, op = y.args[0], cast(Any, y.op)
+    op: Any = y.op
+    x = y.args[0]
     above, below = ir.greater_equal(x, number(op.a_min, x)), ir.less_equal(x, number(op.a_max, x))
     return [_where(ir.logical_and(above, below), d)]
 
@@ -64,7 +65,8 @@ def _clip(y: Call, d: Expr) -> Sequence[Expr | None]:
 @register_gradient("nn.prelu")
 def _prelu(y: Call, d: Expr) -> Sequence[Expr | None]:
     x, alpha = y.args
-    axis = cast(Any, y.op).axis % len(x.shape)
+    op: Any = y.op
+    axis = op.axis % len(x.shape)
     slopes = ir.expand_dims(alpha, axis=1, num_newaxis=len(x.shape) - 1 - axis) if axis < len(x.shape) - 1 else alpha
     negative = ir.less(x, number(0, x))
     return [ir.where(negative, d * slopes, d), ir.sum(_where(negative, d * x), axis=(axis,), exclude=True)]

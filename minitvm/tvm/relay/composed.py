@@ -187,8 +187,9 @@ def arange(start: Any, stop: Any, step: Any, dtype: Any) -> Expr:
     given = [tensor(const(1, dtype) if one is None else one) for one in (start, stop, step)]
     wanted = given[0].dtype if isinstance(start, Expr) and dtype == "float32" and not _differ(given) else dtype
     scalars = [one if one.dtype == wanted else made("cast", one, dtype=wanted) for one in given]
-    if all(isinstance(one, Constant) for one in given):
-        first, last, by = (one.value.item() for one in given)  # type: ignore[attr-defined]  # constants
+    known = [one.value.item() for one in given if isinstance(one, Constant)]
+    if len(known) == len(given):
+        first, last, by = known
         return const(np.arange(first, last, by).astype(wanted))
     return made("arange", *scalars)
 
@@ -305,9 +306,12 @@ def invert_permutation(data: Any) -> Expr:
 def segment_sum(data: Any, segment_ids: Any, num_segments: Any) -> Expr:
     """Sums of the slices that have one number."""
     expr, numbers = tensor(data), tensor(segment_ids)
-    if num_segments is None and not isinstance(numbers, Constant):
+    if num_segments is not None:
+        count = plain(num_segments)
+    elif isinstance(numbers, Constant):
+        count = int(numbers.value.max()) + 1
+    else:
         raise refuse("segment_sum", "segments of which only a run knows how many there are: give num_segments")
-    count = plain(num_segments) if num_segments is not None else int(numbers.value.max()) + 1  # type: ignore[attr-defined]
     zeros = made("zeros", shape=(count, *expr.tensor_type.shape[1:]), dtype=expr.dtype)
     return made("scatter_nd", zeros, made("expand_dims", numbers, axis=0), expr, mode="add")
 

@@ -295,8 +295,7 @@ def astype(expr: nodes.Expr, dtype: str) -> nodes.Expr:
 
 def fields_of(expr: nodes.Expr) -> Iterator[nodes.Expr]:
     """The fields of a tuple; of a call without a type yet, as many results as its operator has."""
-    known = expr.checked_type is not None or not isinstance(expr, nodes.Call)
-    count = 0 if known else getattr(expr.op, "outputs", 0)  # type: ignore[attr-defined]
+    count = getattr(expr.op, "outputs", 0) if isinstance(expr, nodes.Call) and expr.checked_type is None else 0
     return (nodes.TupleGetItem(expr, i) for i in range(count)) if count else _fields(expr)
 
 

@@ -177,15 +177,16 @@ def _move(old: str, new: str) -> Move | None:
 
 def ConvertLayout(desired_layouts: Mapping[str, Sequence[str]]) -> Pass:
     """Relay's: asks what is registered for an operator first."""
-    made: Any = convert_layout.ConvertLayout(desired_layouts)
-    made._propose = partial(_converted, made.desired, made._propose)
-    return made  # type: ignore[no-any-return]
+    made = convert_layout.ConvertLayout(desired_layouts)
+    vars(made)["_propose"] = partial(_converted, made.desired, made._propose)
+    return made
 
 
 def _converted(desired: Mapping[str, Sequence[str]], own: Any, site: Site) -> Placement | Declined | None:
     function, wanted = attribute(site.op.name, CONVERT), desired.get(site.op.name)
     if function is None or wanted is None:
-        return own(site)  # type: ignore[no-any-return]
+        found: Placement | Declined | None = own(site)
+        return found
     with user_code(function, f"what is registered for {site.op.name}", partial(describe_call, site.call)):
         return placed(site, lambda op, inputs: function(op, inputs, _types(site.call), list(wanted)))
 
