@@ -204,3 +204,21 @@ def test_branches_that_store_other_elements_are_undecided(count: int) -> None:
     other = loop(count, lambda k: Store(out, (Const(3) - k,), data[k]))
     (found,) = check_coverage(branches(other, out, data))
     assert found.verdict is Verdict.UNDECIDED
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_operators_meaning_keeps_what_is_not_finite_in_its_windows(size: int) -> None:
+    """As the kernel does: found where a NaN in a draw made a layout pass look wrong."""
+    rng = np.random.default_rng(size)
+    x, weight = rng.normal(size=(2, 3, 9, 11)).astype("float32"), rng.normal(size=(4, 3, 3, 3)).astype("float32")
+    weight[1, :, 0] = 0
+    convolution = Convolution(x, weight, (1, 0, 1, 2), size, MachineModel(*MACHINES["AVX2"]))
+    for value in (np.nan, np.inf, -np.inf):
+        y, row, column = x.copy(), int(rng.integers(9)), int(rng.integers(11))
+        y[rng.integers(2), rng.integers(3), row, column] = value
+        call = calls(convolution.group.body.args[0].args[0])[0]  # type: ignore[attr-defined]
+        with np.errstate(all="ignore"):
+            blocked = call.op.reference(*convolution.blocked(y))  # type: ignore[union-attr]
+        found, want = Layout("NCHW").convert(blocked, str(convolution.layouts[2]))[:, :4], convolution.direct(y)
+        np.testing.assert_array_equal(np.isnan(found), np.isnan(want))
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)

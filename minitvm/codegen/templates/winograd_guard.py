@@ -33,7 +33,7 @@ from minitvm.ir.loop import (
     select,
 )
 from minitvm.ir.loop.builder import LoopBuilder
-from minitvm.ir.ops.nn_winograd import TAPS, Transforms
+from minitvm.ir.ops.nn_winograd import NOTHING, TAPS, Transforms
 
 USUAL = 8.0
 """The root of the mean of squares, up to which tiles need not be looked at."""
@@ -41,8 +41,6 @@ APART = 64.0
 """How many times the largest input of a window that of its tile may be."""
 LARGEST = 2.0**100
 """Inputs of which transforms do not overflow."""
-_NOTHING = 2.0**-22
-"""Of the terms of a tap: what their roundings may have left of zero."""
 
 
 @dataclass(frozen=True)
@@ -173,4 +171,4 @@ class Guard:
             value.append(weight * float(rows[p] * columns[q]))
             size.append(intrin("abs", value[-1]))
         found, terms = sum(value[1:], value[0]), sum(size[1:], size[0])
-        return select(intrin("abs", found) <= terms * _NOTHING, const(0, self.dtype), found)
+        return select(intrin("abs", found) <= terms * NOTHING, const(0, self.dtype), found)

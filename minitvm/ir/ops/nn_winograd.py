@@ -28,6 +28,8 @@ _POINTS = {2: (0, 1, -1), 4: (0, 1, -1, 2, -2)}
 """Zero, then pairs that differ in sign; infinity is the last one of all."""
 SIZES = tuple(_POINTS)
 """Of tiles of results."""
+NOTHING = 2.0**-22
+"""Of the terms of a tap: what their roundings may have left of zero."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,25 @@ class Conv2dWinograd(BlockedConvolution, name="nn.contrib_conv2d_winograd_NCHWc"
         return 2.0 * results[0].size * held["I"] * TAPS * TAPS
 
     def _slide(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """``w``: (O, I, extent, extent)."""
+        """``w``: (O, I, extent, extent).  What is not finite reaches windows that hold it, and no others of a tile."""
+        finite = np.isfinite(x)
+        if finite.all():
+            return self._by_tiles(x, w)
+        tiled = self._by_tiles(np.where(finite, x, 0), w)
+        pads = [(0, 0), (0, 0), *(self.window(axis, TAPS).pads for axis in self.spatial)]
+        slid, held = (
+            np.lib.stride_tricks.sliding_window_view(np.pad(a, pads), (TAPS, TAPS), (2, 3)) for a in (x, ~finite)
+        )
+        exact = np.einsum("ncyxrs,kcrs->nkyx", slid, self._taps(self._own(w)))
+        return np.where(np.asarray(held.any((1, 4, 5)))[:, None], exact, tiled).astype(x.dtype)
+
+    def _taps(self, w: np.ndarray) -> np.ndarray:
+        """Filters before they were transformed, but for two roundings; 0 where that is all there is of a tap."""
+        inverse = Transforms.of(self.tile_size).inverse
+        found, terms = inverse @ w @ inverse.T, np.abs(inverse) @ np.abs(w) @ np.abs(inverse.T)
+        return np.where(np.abs(found) <= terms * NOTHING, 0, found)
+
+    def _by_tiles(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
         t, own = Transforms.of(self.tile_size), self._own(w)
         pads = [self.window(axis, TAPS).pads for axis in self.spatial]
         extents = [n + sum(p) - TAPS + 1 for n, p in zip(x.shape[2:], pads, strict=True)]
