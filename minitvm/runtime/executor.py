@@ -31,6 +31,7 @@ class GraphModule:
     another one is busy with it.
     """
 
+    @stage("making an executor")
     def __init__(self, instance: Instance) -> None:
         if not isinstance(instance, Instance):
             raise ConfigError(

@@ -11,7 +11,6 @@ from minitvm.errors import MiniTVMError, PassError, did_you_mean, user_code
 from minitvm.ir.evaluate import as_value, fits
 from minitvm.ir.expr import Function, Module
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.parser import parse_module
 from minitvm.ir.reader import Reader
 from minitvm.ir.text import module_constants, print_module
 from minitvm.ir.types import TensorType, TupleType, Type, type_of
@@ -44,7 +43,7 @@ class CompilerEnd(Mark, name="annotation.compiler_end"):
 
 
 class External(Op, name="external", fusion=Fusion.OPAQUE, hosted=True, takes_stored=True):
-    """A function that the code generator ``compiler`` computes, in Python.
+    """A function that the code generator ``compiler`` computes, in Python, under the name ``symbol``.
 
     arguments: the function's, then the values of its large ``constants``, by their names in ``source``, its text ->
     values of ``types``, as they print (one, or a tuple of several).  Running it raises :class:`MiniTVMError` where
@@ -79,6 +78,8 @@ class External(Op, name="external", fusion=Fusion.OPAQUE, hosted=True, takes_sto
         return tuple(Reader(text, None).type() for text in self.types)
 
     def function(self, constants: Sequence[np.ndarray]) -> Function:
+        from minitvm.ir.parser import parse_module  # which imports all operators
+
         return parse_module(self.source, dict(zip(self.constants, constants, strict=True))).main
 
     def compiled(self, constants: Sequence[np.ndarray]) -> Callable[..., Any]:
