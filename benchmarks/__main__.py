@@ -332,10 +332,11 @@ def gpu_resources(models: list[str], archs: list[str], write: bool) -> None:
 @click.option("--trials", default="trials.jsonl", type=options.PATH, help="File to go on with.")
 @click.option("--budget", default=600.0, show_default=True, help="Seconds for a network on a GPU.")
 @click.option("-n", "--most", default=4, show_default=True, help="Ways to try for a kernel.")
-def tuned_records(trials: pathlib.Path, budget: float, most: int) -> None:
+@click.option("--missing", is_flag=True, help="Only kernels for which no record that ships names a way.")
+def tuned_records(trials: pathlib.Path, budget: float, most: int, missing: bool) -> None:
     """Tune common networks for common GPUs, and write the records that ship."""
-    tuned.try_all(trials, budget, most)
-    print(f"{tuned.ship(trials)} records")
+    tuned.try_all(trials, budget, most, missing)
+    print(f"{tuned.ship(trials, missing)} records")
 
 
 @main.command()

@@ -72,11 +72,11 @@ def test_the_cuda_c_gives_them_in_every_order_of_threads() -> None:
             assert np.abs(result - expected).max() < limit * np.abs(expected).max(), (name, order)
 
 
-def sources(option: str = "") -> list[str]:
+def sources(machine: GpuModel, option: str = "") -> list[str]:
     """Of large products: what is taken, in two stages and in three."""
     x, w = var("x", shape=(512, 512), dtype="float32"), var("w", shape=(512, 512), dtype="float32")
     with PassContext(config={option: True} if option else {}):
-        template = template_of(call_op("nn.dense", x, w), MACHINE)
+        template = template_of(call_op("nn.dense", x, w), machine)
         return [emit_cuda(*bind_plain(kernel_of(template, of_stages(template, n)))) for n in (2, 3)]
 
 
@@ -90,7 +90,7 @@ def template_of(call: Expr, machine: GpuModel) -> Template:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_no_register_is_spilled(arch: str) -> None:
     for option in ("", "cuda.allow_tf32"):
-        for source in sources(option):
+        for source in sources(gpu_model(arch), option):
             assert "cp.async.commit_group" in source and f"cp_async<{16 if option else 4}>(" in source
             assert compile_cubin(source, arch).spills == 0
 
@@ -118,7 +118,7 @@ def window(weight_layout: str = "HWIO", **attributes: object) -> Expr:
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_windows_come_by_16_bytes_with_zeros_around(arch: str) -> None:
     """Strict float32, too: LDGSTS by vectors of channels, neither registers nor single elements."""
-    template = template_of(window(), MACHINE)
+    template = template_of(window(), gpu_model(arch))
     assert stages_of(template.choice)
     for stages in (2, 3):
         source = emit_cuda(*bind_plain(kernel_of(template, of_stages(template, stages))))
