@@ -16,9 +16,10 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from benchmarks import __main__ as command
-from benchmarks.cuda_check import figures, run
+from benchmarks.cuda_check import calibrate, figures, run
 from benchmarks.cuda_check.jobs import Job, floor, too_far
 from benchmarks.cuda_check.networks import FLOAT16, FLOAT32, NETWORKS, TF32, Sample, cost_of_half
+from minitvm.codegen.cuda.backend import compile_cubin
 from minitvm.codegen.cuda.machine import gpu_model
 from tests.compilers import needs_compiler
 
@@ -52,6 +53,7 @@ def test_a_small_network_on_the_stand_in(tmp_path: pathlib.Path, monkeypatch: py
     assert list(found) == wanted
     assert found["build"]["failed"] == "KeyError: 'unknown'"
     assert [name for name, row in found.items() if "failed" in row] == ["build"]
+    assert list(found["calibrate"]["missing"]) == ["overlapped"] and found["calibrate"]["figures"]["ffma_cycles"] > 0
     assert found["correct"]["right"] and found["correct"]["error"] < 1e-6
     assert found["speed"]["times"]["minitvm"]["median"] > 0
     assert found["python"]["microseconds"] > 0
@@ -91,6 +93,11 @@ def test_without_a_gpu_it_says_what_is_missing(tmp_path: pathlib.Path) -> None:
 def test_figures_of_the_stand_in_are_not_written() -> None:
     done = CliRunner().invoke(command.main, ["cuda-check", "--stand-in", "--write"])
     assert done.exit_code == 2 and "--write needs a GPU" in done.output
+
+
+def test_the_kernels_of_the_calibration_are_compiled_for_a_gpu() -> None:
+    found = compile_cubin(calibrate.source(), "sm_90")
+    assert found.spills == 0
 
 
 def test_a_floor_is_the_largest_of_three() -> None:

@@ -218,6 +218,8 @@ def summary(row: Mapping[str, Any]) -> str:
     texts += [f"{name} {times['median']:.3f} ms" for name, times in row.get("times", {}).items()]
     texts += [f"WRONG, {off:.1e} from {name}" for name, off in row.get("wrong", {}).items()]
     texts += [f"no {name}: {why}" for name, why in row.get("missing", {}).items()]
+    if "figures" in row:
+        texts += [f"{name} {value:.4g}" for name, value in row["figures"].items()]
     if "seconds" in row:
         texts.append(f"compiled in {row['seconds']:.1f} s")
     if "microseconds" in row:

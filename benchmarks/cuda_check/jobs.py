@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.cuda_check import calibrate as calibration
 from benchmarks.cuda_check.networks import (
     FLOAT16,
     FLOAT32,
@@ -92,6 +93,11 @@ def _versions() -> Iterator[tuple[str, str]]:
             yield name, version(name)
         except PackageNotFoundError:
             continue
+
+
+def calibrate(job: Job) -> Iterator[Found]:
+    """What the GPU does in a cycle."""
+    yield from calibration.measured(job.arch, job.stand_in)
 
 
 # --- numbers ------------------------------------------------------------------------------------------------------
@@ -231,7 +237,7 @@ def roofline(job: Job) -> Iterator[Found]:
 
 
 KINDS: Mapping[str, Callable[[Job], Iterator[Found]]] = {
-    f.__name__: f for f in (device, correct, build, speed, python, roofline)
+    f.__name__: f for f in (device, calibrate, correct, build, speed, python, roofline)
 }
 
 

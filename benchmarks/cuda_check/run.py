@@ -35,6 +35,8 @@ class Section:
     """Of the networks' names and the stored models'."""
     at_once: bool = False
     """Several processes beside each other: nothing is timed."""
+    least: float = 20.0
+    """Seconds that a job may take whatever the share is."""
 
 
 def _numbers(made: Sequence[str], kept: Sequence[str]) -> list[Job]:
@@ -74,13 +76,14 @@ def _compiles(made: Sequence[str], _: Sequence[str]) -> list[Job]:
 
 
 SECTIONS = {
-    "correct": Section(0.17, _numbers, at_once=True),
+    "calibrate": Section(0.06, lambda made, kept: [Job("calibrate")], least=60.0),
+    "correct": Section(0.16, _numbers, at_once=True),
     "build": Section(0.11, _batches, at_once=True),
     "speed": Section(0.2, _speeds),
     "python": Section(0.03, lambda made, _: [Job("python", name) for name in made]),
     "compile": Section(0.11, _compiles),
     "roofline": Section(0.06, _rooflines),
-    "torch": Section(0.32, _torch),
+    "torch": Section(0.27, _torch),
 }
 
 
@@ -129,7 +132,7 @@ class Check:
         def one(number: int) -> None:
             folder = cache / ("of_compile" if name == "compile" else "cache")
             left = end - time.monotonic()
-            long = max(20.0, 0.5 * section.share * self.settings.seconds)
+            long = max(section.least, 0.5 * section.share * self.settings.seconds)
             found = self._job(jobs[number], min(left, long), {**self._environment, "MINITVM_CACHE_DIR": str(folder)})
             job = jobs[number]
             row = {"model": job.model, "batch": job.batch, "precision": job.precision, "number": number, **found}
