@@ -24,9 +24,6 @@ def document_of(report: BuildReport, title: str, profile: Profile | None = None)
     if report.module is None or report.artifact is None:
         raise ConfigError("the build kept no modules to look at", hint="minitvm.compile(model, trace=True)")
     seconds = report.seconds  # what follows lowers kernels once more
-    modules = Modules({id(group): symbol.rstrip("'") for symbol, group in report.groups.items()})
-    passes = [_pass(step, modules) for step in report.steps]
-    last = modules.add(report.module)
     backend = report.compiler.backend
     rates = backend.machine.rates(backend.machine.threads) if profile is None else profile.rates
     kernels, code = kernels_of(report, rates)
@@ -39,9 +36,7 @@ def document_of(report: BuildReport, title: str, profile: Profile | None = None)
         "machine": backend.machine.name,
         "seconds": seconds,
         "cache": [report.cache_hits, report.cache_misses],
-        "passes": passes,
-        "last": last,
-        **modules.form,
+        **passes_of(report),
         "placement": list(map(decision_form, report.placement)),
         "kernels": kernels,
         "rates": _rates(rates),
@@ -50,6 +45,14 @@ def document_of(report: BuildReport, title: str, profile: Profile | None = None)
         "run": None if profile is None else _run(profile),
         "code": code,
     }
+
+
+def passes_of(report: BuildReport) -> dict[str, Any]:
+    """The part of the document about passes and what they made."""
+    assert report.module is not None
+    modules = Modules({id(group): symbol.rstrip("'") for symbol, group in report.groups.items()})
+    passes = [_pass(step, modules) for step in report.steps]
+    return {"passes": passes, "last": modules.add(report.module), **modules.form}
 
 
 def _pass(step: PassStep, modules: Modules) -> dict[str, Any]:

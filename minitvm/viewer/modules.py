@@ -7,8 +7,11 @@ of a tuple, or ``"c" + number`` of a constant.  A fused group's calls stand in t
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Hashable
 from typing import Any
+
+import numpy as np
 
 from minitvm.ir.attributes import print_attributes
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem
@@ -51,11 +54,14 @@ class Modules:
         self.rows, self.constants, self.spans = Interned(), Interned(), Interned()
         self.tables: list[list[dict[str, Any]]] = []
         self._numbers: dict[int, int] = {}
+        self._digests: dict[int, bytes] = {}
+        self.contents, self._alike = Interned(), dict[tuple[str, str], Interned]()
         self._kept: list[Any] = []  # what is known by its identity stays alive
 
     @property
     def form(self) -> dict[str, Any]:
-        """``rows``: kind, operator, attributes, type, number of the spans, fusion; ``constants``: name, type, value."""
+        """``rows``: kind, operator, attributes, type, number of the spans, fusion; ``constants``: name, type, value,
+        number of the content."""
         spans = [list(names) for names in self.spans.items]
         tables = {"rows": self.rows.items, "constants": self.constants.items, "spans": spans}
         return {"modules": self.tables, **tables}
@@ -90,11 +96,22 @@ class Modules:
         return self.rows.number((kind, name, attributes, type_, span, constants), item)
 
     def constant(self, node: Constant) -> int:
-        """Arrays that are the same object are the same constant; so are equal small ones."""
-        self._kept.append(node.value)
-        value = shortened(str(node)) if is_inline(node) else ""
-        key = (node.name, str(node.type), value or id(node.value))
-        return self.constants.number(key, [node.name or "", str(node.type), value])
+        """Constants are told apart by name and content; of two contents with one name and type, the second is
+        ``name (2)``."""
+        type_, value = str(node.type), shortened(str(node)) if is_inline(node) else ""
+        content = self.contents.number((type_, value or self._digest(node.value)))
+        name = "" if value else node.name or "const"
+        alike = self._alike.setdefault((name, type_), Interned())
+        number = alike.number(content) + 1
+        label = name if number == 1 else f"{name} ({number})"
+        return self.constants.number((name, content), [label, type_, value, content])
+
+    def _digest(self, array: Any) -> bytes:
+        """Of the contents of an array; each array is read once."""
+        if id(array) not in self._digests:
+            self._kept.append(array)
+            self._digests[id(array)] = hashlib.sha256(np.ascontiguousarray(array)).digest()
+        return self._digests[id(array)]
 
 
 class _Table:
@@ -155,7 +172,9 @@ class _Table:
         self, kind: str, name: str, attributes: str, node: Expr, inputs: list[str | int] | None = None, group: int = -1
     ) -> int:
         given = inputs or []
-        constants = tuple(int(i[1:]) for i in given if isinstance(i, str) and i.startswith("c"))
+        constants = tuple(
+            self.modules.constants.items[int(i[1:])][3] for i in given if isinstance(i, str) and i.startswith("c")
+        )
         origin = merge_spans(*(self._origins.get(one, (one,)) for one in node.span))
         self.nodes.append([self.modules.row(kind, name, attributes, node, origin, constants), given, group])
         return len(self.nodes) - 1

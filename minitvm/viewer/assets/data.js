@@ -112,7 +112,7 @@ export function nodeOf(fn, number) {
   };
 }
 
-const isConstant = (input) => typeof input === "string" && input.startsWith("c");
+export const isConstant = (input) => typeof input === "string" && input.startsWith("c");
 
 function operandText(fn, input) {
   if (!isConstant(input)) return String(input).replace(/^\d+/, (number) => labelsOf(fn)[number]);

@@ -1,20 +1,33 @@
 // What a pass changed: calls that have no equal on the other side, put together by the model's nodes they come from.
 
-import { doc, nodeOf } from "./data.js";
+import { doc, isConstant, nodeOf } from "./data.js";
 
 const functionsOf = (module) => new Map(doc.modules[module].map((fn) => [fn.name, fn]));
 
-/** The nodes of one side without an equal on the other: rows are equal where all but the operands' numbers is. */
-function unmatched(fn, other) {
+/** What a node computes: operator, attributes, type, and its constants' contents. Names and numbers are no part of it. */
+function valueOf([row, inputs]) {
+  const [kind, name, attributes, type] = doc.rows[row];
+  return [kind, kind === "var" ? "" : name, attributes, type, ...inputs.map((input) => (isConstant(input) ? doc.constants[input.slice(1)][3] : ""))].join("\n");
+}
+
+/** Those of the nodes without a partner among the others: each takes one that has the same key. */
+function without(nodes, others, keyOf) {
   const left = new Map();
-  for (const [row] of other?.nodes ?? []) left.set(row, (left.get(row) ?? 0) + 1);
-  const found = [];
-  (fn?.nodes ?? []).forEach(([row], number) => {
-    const count = left.get(row) ?? 0;
-    if (count > 0) left.set(row, count - 1);
-    else if (doc.rows[row][0] !== "var" || !other) found.push(nodeOf(fn, number));
+  for (const node of others) left.set(keyOf(node), (left.get(keyOf(node)) ?? 0) + 1);
+  return nodes.filter((node) => {
+    const count = left.get(keyOf(node)) ?? 0;
+    left.set(keyOf(node), count - 1);
+    return count <= 0;
   });
-  return found;
+}
+
+/** The nodes of each side without an equal on the other: first those that are the same row, then those of equal value. */
+function unmatched(fn, other) {
+  const [own, theirs] = [fn?.nodes ?? [], other?.nodes ?? []];
+  const rowOf = ([row]) => row;
+  const rest = [without(own, theirs, rowOf), without(theirs, own, rowOf)];
+  const left = new Set(without(...rest, valueOf));
+  return own.flatMap((node, number) => (left.has(node) && (doc.rows[node[0]][0] !== "var" || !other) ? [nodeOf(fn, number)] : []));
 }
 
 /** Nodes whose spans have a name in common belong together. */
