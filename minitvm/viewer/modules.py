@@ -11,8 +11,6 @@ import hashlib
 from collections.abc import Hashable
 from typing import Any
 
-import numpy as np
-
 from minitvm.ir.attributes import print_attributes
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.node import merge_spans
@@ -110,7 +108,7 @@ class Modules:
         """Of the contents of an array; each array is read once."""
         if id(array) not in self._digests:
             self._kept.append(array)
-            self._digests[id(array)] = hashlib.sha256(np.ascontiguousarray(array)).digest()
+            self._digests[id(array)] = hashlib.sha256(array.tobytes()).digest()
         return self._digests[id(array)]
 
 
