@@ -23,9 +23,11 @@ const silent = { setAttribute() {}, append() {}, addEventListener() {} };
 globalThis.document = { createElement: () => silent };
 MODULES
 Object.assign($data.doc, JSON.parse(require("fs").readFileSync(process.argv[2], "utf8")));
-const text = (node) => $data.nodeText({ ...node, operands: node.operands.map((one) => one.replace(/^%.*/, "%")) }) + node.type;
-const found = $data.doc.passes.filter((pass) => pass.modules[0] !== pass.modules[1]).map((pass) => [pass.name,
-  $differ.changesOf(pass).filter((hunk) => !hunk.group).map((hunk) => [hunk.before.map(text).sort(), hunk.after.map(text).sort()])]);
+const unnumbered = ({ operands }) => operands.map((one) => one.replace(/^%.*/, "%"));
+const text = (node) => $data.nodeText({ ...node, operands: unnumbered(node) }) + node.type;
+const sides = ({ before, after }) => [before, after].map((nodes) => nodes.map(text).sort());
+const found = $data.doc.passes.filter((pass) => pass.modules[0] !== pass.modules[1]).map((pass) =>
+  [pass.name, $differ.changesOf(pass).filter((hunk) => !hunk.group).map(sides)]);
 console.log(JSON.stringify(found));
 """
 
