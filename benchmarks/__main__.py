@@ -276,7 +276,7 @@ def estimated_times(models: list[str], kernels: int) -> None:
 @click.option("--seconds", default=SECONDS, type=click.IntRange(10), help="For all sections together.")
 @click.option("--batch", default=32, type=click.IntRange(2), help="The large batch.")
 @click.option("--rounds", default=12, type=click.IntRange(1), help="Turns of each way to run.")
-@click.option("--output", default="cuda-check.json", type=options.PATH, help="Where figures go.")
+@click.option("--out", default="cuda-check", type=options.PATH, help="The folder for all files.")
 @click.option("--stand-in", is_flag=True, help="Without a GPU: small networks on a stand-in for its driver.")
 @click.option("--write", is_flag=True, help="Put a GPU's figures into docs/benchmark.md.")
 def check_of_gpu(
@@ -285,7 +285,7 @@ def check_of_gpu(
     seconds: int,
     batch: int,
     rounds: int,
-    output: pathlib.Path,
+    out: pathlib.Path,
     stand_in: bool,
     write: bool,
 ) -> None:
@@ -303,10 +303,12 @@ def check_of_gpu(
         raise click.UsageError("times on the stand-in are no figures: --write needs a GPU")
     say = Console(stderr=True, highlight=False).print
     try:
-        found = Check(CheckSettings(models, sections, seconds, batch, rounds, stand_in), output, say).run()
+        found = Check(CheckSettings(models, sections, seconds, batch, rounds, stand_in), out, say).run()
     except MiniTVMError as error:
         raise click.ClickException(str(error)) from error
     gpu_figures.show(found, _console(160))
+    with (out / "tables.txt").open("w", encoding="utf-8") as file:
+        gpu_figures.show(found, Console(file=file, width=160))
     if write:
         gpu_figures.write(found)
     if wrong := gpu_figures.wrong(found):

@@ -7,6 +7,7 @@ import json
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +16,12 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+import minitvm
 from benchmarks import __main__ as command
 from benchmarks.cuda_check import calibrate, figures, run
 from benchmarks.cuda_check.jobs import Job, floor, too_far
-from benchmarks.cuda_check.networks import FLOAT16, FLOAT32, NETWORKS, TF32, Sample, cost_of_half
+from benchmarks.cuda_check.networks import FLOAT16, FLOAT32, NETWORKS, TF32, Sample, cost_of_half, model_of, sample
+from benchmarks.cuda_check.nodes import walked
 from minitvm.codegen.cuda.backend import compile_cubin
 from minitvm.codegen.cuda.machine import gpu_model
 from tests.compilers import needs_compiler
@@ -44,14 +47,14 @@ def test_a_small_network_on_the_stand_in(tmp_path: pathlib.Path, monkeypatch: py
         monkeypatch.setitem(run.SECTIONS, name, replace(section, jobs=jobs))
     unknown = replace(run.SECTIONS["build"], jobs=lambda made, kept: [Job("build", "unknown")])
     monkeypatch.setitem(run.SECTIONS, "build", unknown)
-    path = tmp_path / "check.json"
     wanted = [name for name in run.SECTIONS if name != "torch"]
     settings = run.Settings(["small_residual"], wanted, batch=2, rounds=1, stand_in=True, seconds=1e6)
-    result = run.Check(settings, path, lambda text: None).run()
-    assert json.loads(path.read_text()) == result and result["stand_in"]
+    result = run.Check(settings, tmp_path, lambda text: None).run()
+    assert json.loads((tmp_path / run.RESULT).read_text()) == result and result["stand_in"]
     found = {name: rows[0] for name, rows in result["sections"].items()}
     assert list(found) == wanted
     assert found["build"]["failed"] == "KeyError: 'unknown'"
+    assert "Traceback" in (tmp_path / "log.txt").read_text()
     assert [name for name, row in found.items() if "failed" in row] == ["build"]
     assert list(found["calibrate"]["missing"]) == ["overlapped"] and found["calibrate"]["figures"]["ffma_cycles"] > 0
     assert found["correct"]["right"] and found["correct"]["error"] < 1e-6
@@ -72,6 +75,34 @@ def _is_shown_and_not_kept(result: dict[str, Any]) -> None:
     assert figures.markdown(result) == figures.markdown(None)
 
 
+def test_a_wrong_kernel_is_found_node_by_node(tmp_path: pathlib.Path) -> None:
+    """Those behind it get what it made, and are right; its arrays and its source are kept."""
+    library = minitvm.compile(model_of("small_residual", 1, FLOAT32), "llvm")
+    instance = minitvm.GraphModule(library["default"](minitvm.cpu(0))).instance
+    for name, value in sample("small_residual").feed.items():
+        instance.assign(name, value)
+    *_, plain = walked(instance, library, 1e-5, tmp_path / "right")
+    assert not plain["first"] and not [*tmp_path.iterdir()] and max(row["error"] for row in plain["rows"]) < 1e-6
+    wrong = [n for n, node in enumerate(instance.graph.nodes) if node.is_kernel][2]
+    step = instance.node_step
+
+    def planted(node: int) -> Callable[[], None]:
+        def run() -> None:
+            step(node)()
+            if node == wrong:
+                instance.memory.write(instance.there((node, 0)), instance.value((node, 0)) + 1)
+
+        return run
+
+    instance.node_step = planted  # type: ignore[method-assign]
+    *_, found = walked(instance, library, 1e-5, tmp_path / "wrong")
+    assert [row["node"] for row in found["rows"] if row["differs"]] == [found["first"]]
+    assert found["first"] == instance.graph.nodes[wrong].name
+    kept = np.load(tmp_path / "wrong.npz")
+    np.testing.assert_allclose(kept["found0"], kept["expected0"] + 1, rtol=1e-5)
+    assert "__global__ void" in (tmp_path / "wrong.cu").read_text()
+
+
 def test_a_job_that_takes_too_long_is_ended_with_what_it_started() -> None:
     inner = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"
     process = subprocess.Popen([sys.executable, "-c", inner], start_new_session=True)
@@ -81,9 +112,8 @@ def test_a_job_that_takes_too_long_is_ended_with_what_it_started() -> None:
 
 @pytest.mark.skipif(_has_driver(), reason="there is a driver on this machine")
 def test_without_a_gpu_it_says_what_is_missing(tmp_path: pathlib.Path) -> None:
-    path = tmp_path / "check.json"
-    done = CliRunner().invoke(command.main, ["cuda-check", "--output", str(path)])
-    assert done.exit_code == 1 and not path.exists()
+    done = CliRunner().invoke(command.main, ["cuda-check", "--out", str(tmp_path / "found")])
+    assert done.exit_code == 1 and not (tmp_path / "found").exists()
     first, *_, driver, hint = done.output.splitlines()
     assert first == "Error: there is no NVIDIA driver on this machine, so no GPU can be used"
     assert "hint: install NVIDIA's driver" in driver
@@ -144,7 +174,7 @@ def test_what_is_wrong_is_the_commands_end(tmp_path: pathlib.Path, monkeypatch: 
     sections = {"correct": [*rows, failed], "roofline": [failed]}
     result = {"stand_in": True, "device": there, "seconds": 1.0, "sections": sections}
     monkeypatch.setattr(run.Check, "run", lambda self: result)
-    done = CliRunner().invoke(command.main, ["cuda-check", "--output", str(tmp_path / "check.json")])
+    done = CliRunner().invoke(command.main, ["cuda-check", "--out", str(tmp_path)])
     assert done.exit_code == 1 and done.output.endswith("Error: wrong results: bad in tf32\n")
     assert "WRONG, off by 5.0e-01 from onnxruntime" in done.output and "slowest" not in done.output
 

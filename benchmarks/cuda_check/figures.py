@@ -194,6 +194,8 @@ def show(result: Result, console: Console) -> None:
         for row in rows:
             table.add_row(name, row["model"], str(row["batch"]), row["precision"], summary(row))
     console.print(table)
+    for row in result["sections"].get("nodes", []):
+        console.print(_walked(row))
     for row in result["sections"].get("roofline", []):
         if "kernels" in row:
             console.print(_kernels(row))
@@ -222,11 +224,21 @@ def summary(row: Mapping[str, Any]) -> str:
         texts += [f"{name} {value:.4g}" for name, value in row["figures"].items()]
     if "seconds" in row:
         texts.append(f"compiled in {row['seconds']:.1f} s")
+    if "rows" in row:
+        count = sum(bool(kernel.get("differs")) for kernel in row["rows"])
+        texts.append(f"{count} of {len(row['rows'])} kernels differ, the first is {row['first'] or 'none'}")
     if "microseconds" in row:
         texts.append(f"{row['microseconds']:.1f} us of Python a run")
     if "kernels" in row and isinstance(row["kernels"], list):
         texts.append(f"{len(row['kernels'])} kernels, {sum(k['us'] for k in row['kernels']):.0f} us together")
     return "; ".join([*texts, *([row["failed"]] if "failed" in row else [])])
+
+
+def _walked(row: Mapping[str, Any], most: int = 12) -> Table:
+    table = Table("node", "kernel", "off by", title=f"{row['model']}{_batch(row)} in {row['precision']}, node by node")
+    for one in sorted(row.get("rows", []), key=lambda one: -one.get("error", float("inf")))[:most]:
+        table.add_row(one["node"], one["kernel"], one.get("failed") or f"{one['error']:.1e}")
+    return table
 
 
 def _kernels(row: Mapping[str, Any], most: int = 8) -> Table:

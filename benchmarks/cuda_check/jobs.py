@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import sys
 import time
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -30,8 +32,10 @@ from benchmarks.cuda_check.networks import (
     sample,
     stored,
 )
+from benchmarks.cuda_check.nodes import walked
 from benchmarks.cuda_check.peers import OWN, Own, Runner, compiled, peer, taken_in_turns
 from benchmarks.cuda_sim import error
+from minitvm import GraphModule, cuda
 from minitvm.codegen.cuda.machine import GpuModel, gpu_model
 from minitvm.errors import MiniTVMError
 from minitvm.runtime.graph import Segment
@@ -57,6 +61,8 @@ class Job:
     """Seconds."""
     stand_in: bool = False
     """The process was started on the stand-in for NVIDIA's driver."""
+    out: str = ""
+    """The folder for files."""
 
     @staticmethod
     def of(text: str) -> Job:
@@ -116,6 +122,16 @@ def correct(job: Job) -> Iterator[Found]:
     half = cost_of_half(job.model, job.precision) if largest > given.allowed(job.precision) else 0.0
     right, most = given.is_right(found, largest, job.precision, half), given.allowed(job.precision, half)
     yield {"error": largest, "allowed": most, "right": right, "half_costs": half, **against}
+
+
+def nodes(job: Job) -> Iterator[Found]:
+    """The kernels of a wrong model, each over what it gets on the GPU."""
+    given, library = sample(job.model, job.batch), compiled(*job.what)
+    module = GraphModule(library["default"](cuda(0)))
+    for name, value in given.in_precision(job.precision).items():
+        module.set_input(name, value)
+    to = pathlib.Path(job.out) / f"{job.model}-{job.batch}-{job.precision}"
+    yield from walked(module.instance, library, given.allowed(job.precision), to)
 
 
 def build(job: Job) -> Iterator[Found]:
@@ -237,7 +253,7 @@ def roofline(job: Job) -> Iterator[Found]:
 
 
 KINDS: Mapping[str, Callable[[Job], Iterator[Found]]] = {
-    f.__name__: f for f in (device, calibrate, correct, build, speed, python, roofline)
+    f.__name__: f for f in (device, calibrate, correct, nodes, build, speed, python, roofline)
 }
 
 
@@ -247,11 +263,15 @@ def main(text: str) -> None:
         from simulated_gpu.standin import use_host_code
 
         use_host_code()
+    found: Found = {}
     try:
         for found in KINDS[job.kind](job):
             print(MARK + json.dumps(found), flush=True)
-    except MiniTVMError as problem:
-        sys.exit(str(problem))
+    except Exception as problem:  # all of it goes to the log, and what was found stays
+        traceback.print_exc()
+        text = str(problem) if isinstance(problem, MiniTVMError) else f"{type(problem).__name__}: {problem}"
+        print(MARK + json.dumps({**found, "failed": text}), flush=True)
+        sys.exit(1)
 
 
 if __name__ == "__main__":

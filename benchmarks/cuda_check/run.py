@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import os
 import pathlib
@@ -24,6 +25,11 @@ from minitvm.errors import TargetError
 
 Say = Callable[[str], None]
 SECONDS = 455
+RESULT = "check.json"
+"""The file of what was found, in the folder of all files."""
+_NO_TIME = ("no time was left", "ended after")
+_WALKED = 2
+"""Wrong models that are looked into node by node."""
 
 
 @dataclass(frozen=True)
@@ -102,19 +108,23 @@ class Settings:
 class Check:
     """One run; ``result`` is what the file holds."""
 
-    def __init__(self, settings: Settings, path: pathlib.Path, say: Say) -> None:
-        self.settings, self.path, self.say = settings, path, say
+    def __init__(self, settings: Settings, out: pathlib.Path, say: Say) -> None:
+        """``out``: the folder for ``check.json``, ``log.txt``, and the files of a wrong kernel."""
+        self.settings, self.out, self.say = settings, out.resolve(), say
         self.result: Found = {"date": datetime.date.today().isoformat(), "stand_in": settings.stand_in}
         self._environment = _environment(settings.stand_in)
         self._lock = threading.Lock()
+        self._walked = 0
         self._start = time.monotonic()
 
     def run(self) -> Found:
         """Raises :class:`TargetError` where there is no GPU."""
-        found = self._job(Job("device"), 120, self._environment)
+        found, log = self._job(Job("device"), 120, self._environment)
         if "failed" in found:
             raise TargetError(found["failed"], hint="--stand-in shows without a GPU how the check works")
         self.result |= {"device": found, "sections": {}}
+        self.out.mkdir(parents=True, exist_ok=True)
+        (self.out / "log.txt").write_text(log, encoding="utf-8")
         with tempfile.TemporaryDirectory(prefix="minitvm-cuda-check-") as folder:
             cache = pathlib.Path(folder)
             share = 0.0
@@ -125,26 +135,41 @@ class Check:
         return self.result
 
     def _section(self, name: str, section: Section, end: float, cache: pathlib.Path) -> None:
-        rows: list[Found] = []
-        self.result["sections"][name] = rows
+        rows: list[Found] = self.result["sections"].setdefault(name, [])
         jobs = [self._fitted(job) for job in section.jobs(*self._models())]
 
-        def one(number: int) -> None:
+        def one(job: Job, number: int) -> None:
             folder = cache / ("of_compile" if name == "compile" else "cache")
             left = end - time.monotonic()
             long = max(section.least, 0.5 * section.share * self.settings.seconds)
-            found = self._job(jobs[number], min(left, long), {**self._environment, "MINITVM_CACHE_DIR": str(folder)})
-            job = jobs[number]
+            environment = {**self._environment, "MINITVM_CACHE_DIR": str(folder)}
+            found, log = self._job(job, min(left, long), environment)
             row = {"model": job.model, "batch": job.batch, "precision": job.precision, "number": number, **found}
-            with self._lock:
-                rows.append(row)
-                self._write()
-            self.say(f"{name} {job.model} {job.batch} {job.precision}: {found.get('failed') or 'done'}")
+            self._keep("nodes" if job.kind == "nodes" else name, row, log)
+            if job.kind == "correct" and self._is_to_be_walked(row):
+                one(replace(job, kind="nodes"), number)
 
         with ThreadPoolExecutor(workers() if section.at_once else 1) as pool:
-            list(pool.map(one, range(len(jobs))))
+            list(pool.map(one, jobs, itertools.count()))
         rows.sort(key=lambda row: int(row["number"]))
         self._write()
+
+    def _keep(self, section: str, row: Found, log: str) -> None:
+        what = f"{section} {row['model']} {row['batch']} {row['precision']}: {row.get('failed') or 'done'}"
+        with self._lock:
+            self.result["sections"].setdefault(section, []).append(row)
+            self._write()
+            if log:
+                with (self.out / "log.txt").open("a", encoding="utf-8") as file:
+                    file.write(f"=== {what}\n{log}\n")
+        self.say(what)
+
+    def _is_to_be_walked(self, row: Found) -> bool:
+        """True of the first models that are wrong, or fail on the GPU."""
+        with self._lock:
+            fails = row.get("right") is False or ("failed" in row and not row["failed"].startswith(_NO_TIME))
+            self._walked += fails
+            return fails and self._walked <= _WALKED
 
     def _models(self) -> tuple[list[str], list[str]]:
         """The networks, and the stored models, that are asked for."""
@@ -156,14 +181,16 @@ class Check:
     def _fitted(self, job: Job) -> Job:
         settings, arch = self.settings, self.result["device"]["arch"]
         batch = settings.batch if job.batch > 1 else 1
-        return replace(job, arch=arch, batch=batch, rounds=settings.rounds, stand_in=settings.stand_in)
+        return replace(
+            job, arch=arch, batch=batch, rounds=settings.rounds, stand_in=settings.stand_in, out=str(self.out)
+        )
 
-    def _job(self, job: Job, seconds: float, environment: dict[str, str]) -> Found:
-        """What a process found until its time was up; ``failed`` says why it found no more."""
+    def _job(self, job: Job, seconds: float, environment: dict[str, str]) -> tuple[Found, str]:
+        """What a process found until its time was up, where ``failed`` says why it found no more; and its log."""
         if seconds <= 0:
-            return {"failed": "no time was left"}
+            return {"failed": _NO_TIME[0]}, ""
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as problems:
-            command = [sys.executable, "-m", "benchmarks.cuda_check.jobs", job.text()]
+            command = [sys.executable, "-X", "faulthandler", "-m", "benchmarks.cuda_check.jobs", job.text()]
             process = subprocess.Popen(
                 command, env=environment, stdout=out, stderr=problems, text=True, start_new_session=True
             )
@@ -172,15 +199,16 @@ class Check:
             problems.seek(0)
             lines = [line for line in out.read().splitlines() if line.startswith(MARK)]
             found: Found = json.loads(lines[-1][len(MARK) :]) if lines else {}
+            log = problems.read()
             if process.returncode:
-                found["failed"] = why or _reason(problems.read(), process.returncode)
-        return found
+                found["failed"] = why or found.get("failed") or _reason(log, process.returncode)
+        return found, log if process.returncode else ""
 
     def _write(self) -> None:
         self.result["seconds"] = time.monotonic() - self._start
-        half = self.path.with_name(self.path.name + ".part")
+        half = self.out / "check.part"
         half.write_text(json.dumps(self.result, indent=1) + "\n", encoding="utf-8")
-        half.replace(self.path)
+        half.replace(self.out / RESULT)
 
 
 def _environment(stand_in: bool) -> dict[str, str]:
