@@ -11,10 +11,10 @@ from collections import defaultdict
 import onnx
 
 from minitvm.errors import is_own
+from minitvm.frontend.onnx.elsewhere import OLDEST_OPSET
 from minitvm.frontend.onnx.functions import has_definition
 from minitvm.frontend.onnx.more.foreign import is_foreign
 from minitvm.frontend.onnx.node import normal_domain
-from minitvm.frontend.onnx.old_opsets import OLDEST_OPSET
 from minitvm.frontend.onnx.registry import BUILDERS, builder_for
 
 DOCS = pathlib.Path(__file__).parents[1] / "docs"

@@ -49,7 +49,7 @@ ROOMS = {
     "primer": room(1_000, "primer.py"),
     "testing": room(575, "testing"),
     "more": room(
-        4_260,
+        4_665,
         f"frontend/onnx/more ir/ops/more {_PASSES}/by_parts.py {_LOOPS}/dense_blocks.py {_LOOPS}/recurrent_quantized.py"
         f" {_LOOPS}/running_sum.py {_LOOPS}/tensor_scatter.py",
     ),
@@ -60,7 +60,9 @@ ROOMS = {
     "files of libraries": room(400, "runtime/archive.py runtime/param_dict.py"),
     "signing": room(95, "runtime/signing.py"),
     "verifying": room(
-        640, f"{_PASSES}/verify.py {_PASSES}/bits.py {_PASSES}/compare.py {_PASSES}/roundings.py driver/verify.py"
+        735,
+        f"ir/verify.py driver/verify.py {_PASSES}/verify.py {_PASSES}/bits.py {_PASSES}/compare.py"
+        f" {_PASSES}/roundings.py",
     ),
     "coverage": room(245, "codegen/coverage.py"),
     "stored dtypes": room(205, "codegen/storage.py codegen/quotients.py"),
@@ -75,13 +77,14 @@ ROOMS = {
     "partitioning": room(400, f"{_PASSES}/partition ir/ops/external.py"),
     "attention": room(968, f"{_PASSES}/attention.py ir/ops/nn_attention.py {_LOOPS}/attention*.py"),
     "pixels": room(715, " ".join(f"{_LOOPS}/conv_{one}.py" for one in ("pixels", "rows", "strips", "windows"))),
+    "open windows": room(270, f"{_PASSES}/tile_windows.py ir/ops/nn_tiles.py"),
     "winograd": room(760, f"{_PASSES}/winograd.py ir/ops/nn_winograd.py {_LOOPS}/winograd*.py"),
     "recurrent": room(565, f"frontend/onnx/rnn.py ir/ops/nn_recurrent.py {_LOOPS}/recurrent.py"),
     "resizing": room(560, "frontend/onnx/resize*.py ir/ops/image.py"),
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 30_000, 355_500, 12.0
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 29_200, 343_500, 12.0
 
 
 def python_files() -> list[str]:

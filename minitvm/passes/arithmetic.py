@@ -12,11 +12,10 @@ from minitvm.ir.dtypes import STORED, carrier
 from minitvm.ir.dtypes import is_float as is_float_dtype
 from minitvm.ir.expr import Call, Constant, Expr, Tuple
 from minitvm.ir.op import Op
+from minitvm.ir.ops._shape import Ranking
 from minitvm.ir.ops.elemwise import Add, BinaryOp, CastTo, Clip, Divide, Multiply, Sqrt, Subtract
 from minitvm.ir.ops.nn_dense import BiasAdd
 from minitvm.ir.ops.quantize import Dequantize
-from minitvm.ir.ops.reduce import ArgMax, ArgMin
-from minitvm.ir.ops.sorting import ArgSort
 from minitvm.ir.pattern import Pattern, Where, call, const, filled, scalar, uniform, value
 from minitvm.passes.bound import MOST, Bound, Of, holds_sum, is_open, out_of_range
 from minitvm.passes.rule import Replacement, Rule, rule
@@ -85,7 +84,7 @@ def drop_cast_within_clip(outer: Call, inner: Call, clip: Call) -> Replacement:
 _DEQUANTIZED = call(Dequantize, value("x"), scalar("scale"), scalar("zero"), name="dequantize")
 
 
-@rule(call((ArgMax, ArgMin, ArgSort), _DEQUANTIZED, name="arg"))
+@rule(call(Ranking, _DEQUANTIZED, name="arg"))
 def drop_dequantize_before_argmax(arg: Call, x: Expr, scale: Constant, zero: Constant, dequantize: Call) -> Replacement:
     """A positive scale keeps the order."""
     if not scale.value > 0:

@@ -16,7 +16,7 @@ from minitvm.errors import CompilerError
 from minitvm.ir import builder as ir
 from minitvm.ir.dims import PLACES, ROOM, Dim, symbol
 from minitvm.ir.expr import Call, Expr, Function, Tuple, Var
-from minitvm.ir.ops.indexing import TensorScatter
+from minitvm.ir.ops.more.scatter import TensorScatter
 from minitvm.ir.ops.slicing import Concatenate
 from minitvm.ir.ops.tensor import Extent
 from minitvm.ir.types import TensorType

@@ -32,7 +32,6 @@ from minitvm.passes.redundancy import (
 from minitvm.passes.share_memory import ShareMemory
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
 from minitvm.passes.sink_cast import SinkCast
-from minitvm.passes.tile_windows import TileWindows
 from minitvm.target import MachineModel
 
 _TF32 = (
@@ -221,10 +220,9 @@ def default_pipeline(
     faster than those that it is made of; ``predict`` how long the target takes for a call: without it, convolutions
     are direct ones, and all products worth fewer bits where an option asks for these.
     """
-    asked = Asked(machine, kind, library_of, slower, predict)
     layouts = AlterOpLayout(machine, kind, weigh=True, faster=None if predict is None else other_ways(predict))
-    tiles, left = ((TileWindows(layouts),), (TileWindows(),)) if kind == "llvm" else ((), ())  # level 0
-    steps = (*BEFORE_LAYOUTS, *tiles, *CANONICAL, layouts, *left, *AFTER_LAYOUTS)
+    steps = (*BEFORE_LAYOUTS, *CANONICAL, layouts, *AFTER_LAYOUTS)
+    asked = Asked(machine, layouts, kind, library_of, slower, predict)
     return Sequential(with_placed(steps, asked), name="default_pipeline")
 
 

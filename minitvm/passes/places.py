@@ -9,7 +9,7 @@ from typing import TypeAlias, TypeVar
 from minitvm.doors import door
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Call
-from minitvm.passes.alter_op_layout import Faster
+from minitvm.passes.alter_op_layout import AlterOpLayout, Faster
 from minitvm.passes.manager import Pass
 from minitvm.target import MachineModel
 
@@ -39,9 +39,11 @@ def remembering(ask: Callable[[Call], Answer]) -> Callable[[Call], Answer]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What the passes for a target may ask: all but the machine and the kind of its schedules may be unknown."""
+    """What the passes for a target may ask: of all but the machine, the kind of its schedules and the pass that chooses
+    layouts it may be unknown."""
 
     machine: MachineModel
+    layouts: AlterOpLayout
     kind: str = "llvm"
     library_of: LibraryOf | None = None
     slower: Slower | None = None
@@ -73,7 +75,7 @@ class Placed:
 
 
 PLACED: dict[str, Placed] = {}
-"""By the module that has them."""
+"""By what makes them."""
 
 
 def in_pipeline(*, before: str = "", after: str = "", feature: str = "") -> Callable[[Placeable], Placeable]:
@@ -81,7 +83,7 @@ def in_pipeline(*, before: str = "", after: str = "", feature: str = "") -> Call
     With a ``feature`` only for CPUs that have it."""
 
     def register(make: Placeable) -> Placeable:
-        PLACED[make.__module__] = Placed(make, before, after, feature)
+        PLACED[f"{make.__module__}.{make.__qualname__}"] = Placed(make, before, after, feature)
         return make
 
     return register

@@ -26,6 +26,7 @@ from minitvm.ir.types import TensorType, is_named
 from minitvm.ir.visitor import as_function, calls, rewrite
 from minitvm.passes.alter_op_layout import AlterOpLayout
 from minitvm.passes.manager import FunctionPass, PassContext
+from minitvm.passes.places import Asked, in_pipeline
 
 LONGEST = {1: 256, 2: 32}
 """Results along an axis of a tile, by how many axes are cut."""
@@ -67,6 +68,17 @@ class TileWindows(FunctionPass, opt_level=0):
         """True if only layouts decide: of a pool, which needs no tiles where channels are in blocks."""
         op = call.op
         return not isinstance(op, Conv2d) or layouts.slides_over_pixels(call, _tiled(call, op).args[0])
+
+
+@in_pipeline(before="CanonicalizeCast")
+def _first(asked: Asked) -> tuple[TileWindows, ...]:
+    return (TileWindows(asked.layouts),) if asked.kind == "llvm" else ()
+
+
+@in_pipeline(after="AlterOpLayout")
+def _left(asked: Asked) -> tuple[TileWindows, ...]:
+    """Of what has stayed in NCHW."""
+    return (TileWindows(),) if asked.kind == "llvm" else ()
 
 
 def slides_over_tiles(call: Call) -> bool:

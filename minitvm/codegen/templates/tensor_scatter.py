@@ -14,7 +14,7 @@ from minitvm.ir.decision import Declined, Exactness
 from minitvm.ir.dims import larger
 from minitvm.ir.dtypes import bits_of
 from minitvm.ir.loop import Const, If, Kernel, Load, LoopExpr, Stmt, Store, as_index, const, intrin, loop, nest, seq
-from minitvm.ir.ops.indexing import TensorScatter
+from minitvm.ir.ops.more.scatter import TensorScatter
 
 Index: TypeAlias = "tuple[LoopExpr, ...]"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 
 from minitvm.doors import door
-from minitvm.frontend.onnx.node import OnnxNode
+from minitvm.frontend.onnx.node import OnnxNode, normal_domain
 from minitvm.frontend.onnx.registry import Builder, Outputs
 from minitvm.ir.expr import Expr
 
@@ -20,6 +20,20 @@ def is_foreign(node: onnx.NodeProto, domain: str, opset: int) -> bool:
 def foreign(node: OnnxNode) -> list[Expr | None]:
     """The call that stands for such a node."""
     raise node.fail("would have to run in Python, which is not part of this minitvm")
+
+
+OLDEST_OPSET = 7
+"""That builders read."""
+
+
+def is_old(node: OnnxNode) -> bool:
+    return node.opset < OLDEST_OPSET and not normal_domain(node.proto.domain)
+
+
+@door
+def modern(node: OnnxNode) -> OnnxNode:
+    """An old node as the oldest operator set that builders read has it."""
+    raise node.fail(f"is of opset {node.opset}, and what is older than {OLDEST_OPSET} is not part of this minitvm")
 
 
 @door

@@ -29,7 +29,16 @@ from minitvm.frontend.onnx.check import (
     opsets_of,
     ordered_nodes,
 )
-from minitvm.frontend.onnx.elsewhere import built, foreign, is_for_python, is_foreign, known_to_onnx
+from minitvm.frontend.onnx.elsewhere import (
+    OLDEST_OPSET,
+    built,
+    foreign,
+    is_for_python,
+    is_foreign,
+    is_old,
+    known_to_onnx,
+    modern,
+)
 from minitvm.frontend.onnx.functions import definition_of, has_definition
 from minitvm.frontend.onnx.inputs import input_variable
 from minitvm.frontend.onnx.local_functions import LocalFunction, LocalFunctions, call_attributes
@@ -43,7 +52,6 @@ from minitvm.frontend.onnx.model import (
     load_model,
 )
 from minitvm.frontend.onnx.node import OnnxNode, label_of, normal_domain, place_of
-from minitvm.frontend.onnx.old_opsets import OLDEST_OPSET, is_old, modern
 from minitvm.frontend.onnx.registry import Builder, Outputs, builder_for
 from minitvm.frontend.onnx.scope import Scope
 from minitvm.frontend.onnx.settled import tell_settled

@@ -1,4 +1,4 @@
-"""ONNX gathers, scatters, slices and pads."""
+"""ONNX gathers, slices and pads."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ from minitvm.ir.dims import (
     larger,
     larger_here,
 )
-from minitvm.ir.expr import Call, Constant, Expr
+from minitvm.ir.expr import Call, Expr
 from minitvm.ir.ops.control import OutOfRange
 from minitvm.ir.ops.transform import Transpose
 
@@ -59,7 +59,7 @@ def gather(node: OnnxNode) -> Expr:
     return emit("take", node[0], indices, axis=axis, mode=mode)
 
 
-def _positions_first(node: OnnxNode, batch_dims: int = 0) -> Expr:
+def positions_first(node: OnnxNode, batch_dims: int = 0) -> Expr:
     """ONNX keeps the positions of an element in the last dimension, Relay in the first."""
     last = rank(node[1]) - 1
     positions = emit("transpose", node[1], axes=(last, *range(last)))
@@ -69,10 +69,7 @@ def _positions_first(node: OnnxNode, batch_dims: int = 0) -> Expr:
     return within(node, node[0], positions, tuple(range(batch_dims, batch_dims + depth)))
 
 
-_REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
-
-
-def _along(node: OnnxNode, name: str, *values: Expr, **options: Any) -> Expr:
+def along(node: OnnxNode, name: str, *values: Expr, **options: Any) -> Expr:
     """An operator whose second input are indices along one axis of the first."""
     axis = normalize_axis(node, node.attr("axis"), rank(node[0]))
     return emit(name, node[0], within(node, node[0], node[1], (axis,)), *values, axis=axis, **options)
@@ -80,34 +77,12 @@ def _along(node: OnnxNode, name: str, *values: Expr, **options: Any) -> Expr:
 
 def _gather_nd(node: OnnxNode) -> Expr:
     batch_dims = node.attr("batch_dims", 0)
-    positions = _positions_first(node, batch_dims)
+    positions = positions_first(node, batch_dims)
     if not batch_dims and isinstance(positions, Call) and isinstance(positions.op, Transpose):  # as sizes say in range
         found = selected_each(node[0], components(positions), node.known_values)
         if found is not None:
             return found
     return emit("gather_nd", node[0], positions, batch_dims=batch_dims)
-
-
-def _scatter(node: OnnxNode) -> Expr:
-    return _along(node, "scatter_elements", node[2], reduction=_REDUCTIONS[node.attr("reduction", "none")])
-
-
-def _scatter_nd(node: OnnxNode) -> Expr:
-    mode = _REDUCTIONS[node.attr("reduction", "none")]
-    return emit("scatter_nd", node[0], _positions_first(node), node[2], mode=mode)
-
-
-@onnx_op("TensorScatter", since=24)
-def tensor_scatter(node: OnnxNode) -> Expr:
-    """``update`` written into the cache from each sequence's index on; in circles where ``mode`` says so."""
-    past, update, axis = node[0], node[1], normalize_axis(node, node.attr("axis", -2), rank(node[0]))
-    length, circular = update.shape[axis], node.attr("mode", "linear") == "circular"
-    start = node.get(2) or Constant(np.zeros(past.shape[0], np.int64))
-    if not circular and length:
-        start = emit(
-            "subtract", within(node, past, emit("add", start, integers(length - 1)), (axis,)), integers(length - 1)
-        )
-    return emit("tensor_scatter", past, update, start, axis=axis, circular=circular) if length else past
 
 
 def _features(node: OnnxNode) -> Expr:
@@ -118,15 +93,7 @@ def _features(node: OnnxNode) -> Expr:
 
 
 formulas({"ArrayFeatureExtractor": _features}, domain="ai.onnx.ml")
-formulas(
-    {
-        "GatherElements-11": lambda n: _along(n, "gather"),
-        "GatherND-11": _gather_nd,
-        "Scatter-9": _scatter,
-        "ScatterElements-11": _scatter,
-        "ScatterND-11": _scatter_nd,
-    }
-)
+formulas({"GatherElements-11": lambda n: along(n, "gather"), "GatherND-11": _gather_nd})
 
 
 @onnx_op("Slice")

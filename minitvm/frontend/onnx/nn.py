@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, scalar, single
+from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, rank, single
 from minitvm.frontend.onnx.registry import Outputs, onnx_op
 from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.dims import Undecided, differ, is_less
@@ -289,21 +289,6 @@ def max_pool(node: OnnxNode) -> Outputs:
 
 def _digit(x: Expr, stride: int, extent: int) -> Expr:
     return emit("floor_mod", emit("floor_divide", x, integers(stride)), integers(extent))
-
-
-@onnx_op("MaxUnpool", since=9)
-def max_unpool(node: OnnxNode) -> Expr:
-    """Each element back where MaxPool found it, among zeros; a larger ``output_shape`` has more of them at the end."""
-    x, at, window = node[0], node[1], window_of(node, node.require("kernel_shape"), node[0])
-    pads = [window.padding[d] + window.padding[d + len(window.kernel)] for d in range(len(window.kernel))]
-    extents = zip(x.shape[2:], window.strides, pads, window.kernel, strict=True)
-    shape = [*x.shape[:2], *((n - 1) * stride - pad + taps for n, stride, pad, taps in extents)]
-    flat, count = emit("full", scalar(0, x), shape=(math.prod(shape),), dtype=x.dtype), math.prod(x.shape)
-    positions, values = (emit("reshape", t, newshape=(count,)) for t in (at, x))
-    found = emit("reshape", emit("scatter_elements", flat, positions, values, axis=0), newshape=tuple(shape))
-    wanted = [int(d) for d in node.constant(2, "output_shape")] if node.get(2) is not None else shape
-    more = [(0, want - have) for want, have in zip(wanted, shape, strict=True)]
-    return emit("nn.pad", found, 0, pad_width=tuple(more)) if wanted != shape else found
 
 
 @onnx_op("AveragePool", since=1)

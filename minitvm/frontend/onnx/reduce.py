@@ -1,6 +1,6 @@
 """ONNX reductions, cumulative sums, arg-reductions and top-k."""
 
-from minitvm.frontend.onnx.node import OnnxNode, cast, emit, emit_many, normalize_axis, rank, single
+from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, single
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.ir.expr import Expr
 
@@ -55,19 +55,6 @@ def arg_reduce(node: OnnxNode) -> Expr:
     flags = {"keepdims": bool(node.attr("keepdims")), "select_last_index": bool(node.attr("select_last_index", 0))}
     found = emit(node.op_type.lower(), node[0], axis=(axis,), **flags)
     return cast(found, "int64")
-
-
-@onnx_op("TopK")
-def top_k(node: OnnxNode) -> list[Expr]:
-    """The k largest, from opset 11 on the smallest too."""
-    [k] = node.sizes(1, "k") if node.get(1) is not None else node.numbers(1, "k") or [0]
-    ascending = not node.attr("largest", 1)
-    axis = normalize_axis(node, node.attr("axis", -1), rank(node[0]))
-    if k == 0:  # Relay's 0 means all
-        nothing = emit("strided_slice", node[0], begin=(0,), end=(0,), axes=(axis,))
-        return [nothing, cast(nothing, "int64")]
-    values, indices = emit_many("topk", node[0], k=k, axis=axis, ret_type="both", is_ascend=ascending, dtype="int64")
-    return [values, indices]
 
 
 @onnx_op("CumProd", "CumSum", since=11)

@@ -194,6 +194,10 @@ def place(index: Index, axes: Sequence[int], keepdims: bool = True) -> Index:
 # --- operators along one axis of their data -------------------------------------------------------------------
 
 
+class Ranking(Op):
+    """Positions of elements by their order: a function that keeps the order changes nothing before it."""
+
+
 class Axiswise(Op):
     """One tensor to one of its type, along one dimension, ``axis``."""
 

@@ -1,41 +1,18 @@
-"""Operators that read or write at positions held in a tensor: take, gather, scatter, one_hot, argwhere.
+"""Operators that read at positions held in a tensor: take, gather, one_hot, argwhere.
 
 Positions below 0 count from the end (except in ``one_hot``); what is still out of range is clamped, so that no
 input makes a kernel touch memory that is not its own.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
 
 from minitvm.ir.dims import Dim, Undecided, anonymous, differ, falls_short, lacks, larger, product
-from minitvm.ir.loop import (
-    Buffer,
-    LoopExpr,
-    Stage,
-    Stmt,
-    as_index,
-    binary,
-    const,
-    maximum,
-    minimum,
-    nest,
-    select,
-    seq,
-    store,
-)
+from minitvm.ir.loop import Buffer, LoopExpr, Stage, as_index, maximum, minimum, select
 from minitvm.ir.loop.scalar import convert
 from minitvm.ir.op import Fusion, Op, compute
-from minitvm.ir.ops._shape import (
-    normalize_axis,
-    replaced,
-    require_kind,
-    require_same_dtype,
-    require_scalars,
-    shapes_differ,
-    unflatten_index,
-)
+from minitvm.ir.ops._shape import normalize_axis, replaced, require_kind, require_scalars, unflatten_index
 from minitvm.ir.types import DType, Shape, TensorType
 
 
@@ -45,11 +22,11 @@ def wrapped(position: LoopExpr, extent: int) -> LoopExpr:
     return minimum(maximum(select(wide < 0, wide + extent, wide), 0), extent - 1)
 
 
-def _within(position: np.ndarray, extent: int) -> np.ndarray:
+def clamped(position: np.ndarray, extent: int) -> np.ndarray:
     return np.asarray(np.clip(np.where(position < 0, position + extent, position), 0, extent - 1))
 
 
-def _require_elements(op: Op, data: TensorType, indices: TensorType, extents: Shape) -> None:
+def require_elements(op: Op, data: TensorType, indices: TensorType, extents: Shape) -> None:
     if lacks(product(extents), product(indices.shape)):
         raise op.reject(f"there is no element to take from {data}")
 
@@ -67,10 +44,10 @@ class Take(Op, name="take", fusion=Fusion.INJECTIVE, looks_up=True):
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
         require_kind(self, indices, "iu", "indices")
         if self.axis is None:
-            _require_elements(self, data, indices, data.shape)
+            require_elements(self, data, indices, data.shape)
             return data.with_shape(indices.shape)
         axis = normalize_axis(self, self.axis, data.rank)
-        _require_elements(self, data, indices, (data.shape[axis],))
+        require_elements(self, data, indices, (data.shape[axis],))
         return data.with_shape(data.shape[:axis] + indices.shape + data.shape[axis + 1 :])
 
     def reference(self, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
@@ -109,26 +86,26 @@ class Gather(Op, name="gather", fusion=Fusion.INJECTIVE, looks_up=True):
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
         require_kind(self, indices, "iu", "indices")
-        _check_elements(self, data, indices, normalize_axis(self, self.axis, data.rank))
+        check_elements(self, data, indices, normalize_axis(self, self.axis, data.rank))
         return data.with_shape(indices.shape)
 
     def reference(self, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
         axis = self.axis % data.ndim
         window = data[tuple(slice(None) if d == axis else slice(n) for d, n in enumerate(indices.shape))]
-        return np.take_along_axis(window, _within(indices.astype("int64"), data.shape[axis]), axis)
+        return np.take_along_axis(window, clamped(indices.astype("int64"), data.shape[axis]), axis)
 
     def compute(self, data: Buffer, indices: Buffer) -> Stage:
         axis = self.axis % len(data.shape)
         return compute(indices.shape, lambda *i: data[replaced(i, axis, wrapped(indices[i], data.shape[axis]))])
 
 
-def _check_elements(op: Op, data: TensorType, indices: TensorType, axis: int) -> None:
+def check_elements(op: Op, data: TensorType, indices: TensorType, axis: int) -> None:
     if indices.rank != data.rank:
         raise op.reject(f"ranks differ: data {data} and indices {indices}")
     for d, (n, have) in enumerate(zip(indices.shape, data.shape, strict=True)):
         if d != axis and falls_short(have, n):
             raise op.reject(f"dimension {d} of indices {indices} is larger than that of data {data}")
-    _require_elements(op, data, indices, (data.shape[axis],))
+    require_elements(op, data, indices, (data.shape[axis],))
 
 
 class GatherNd(Op, name="gather_nd", fusion=Fusion.INJECTIVE, looks_up=True):
@@ -142,14 +119,14 @@ class GatherNd(Op, name="gather_nd", fusion=Fusion.INJECTIVE, looks_up=True):
 
     def infer(self, data: TensorType, indices: TensorType) -> TensorType:
         require_kind(self, indices, "iu", "indices")
-        depth = _depth(self, data, indices, self.batch_dims)
-        _require_elements(self, data, indices, data.shape[self.batch_dims : self.batch_dims + depth])
+        depth = depth_of(self, data, indices, self.batch_dims)
+        require_elements(self, data, indices, data.shape[self.batch_dims : self.batch_dims + depth])
         return data.with_shape(indices.shape[1:] + data.shape[self.batch_dims + depth :])
 
     def reference(self, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
         grid: list[np.ndarray] = list(np.indices(indices.shape[1:], sparse=True)[: self.batch_dims])
         extents = data.shape[self.batch_dims :]
-        grid += [_within(row.astype("int64"), n) for row, n in zip(indices, extents, strict=False)]
+        grid += [clamped(row.astype("int64"), n) for row, n in zip(indices, extents, strict=False)]
         found = np.asarray(data[tuple(grid)])
         shape = indices.shape[1:] + data.shape[self.batch_dims + len(indices) :]
         return np.array(np.broadcast_to(found, shape))
@@ -165,7 +142,7 @@ class GatherNd(Op, name="gather_nd", fusion=Fusion.INJECTIVE, looks_up=True):
         return compute(indices.shape[1:] + data.shape[batch + depth :], element)
 
 
-def _depth(op: Op, data: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
+def depth_of(op: Op, data: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
     """How many dimensions of data one position names."""
     depth = indices.shape[0] if indices.rank else None
     if not isinstance(depth, int):
@@ -178,162 +155,6 @@ def _depth(op: Op, data: TensorType, indices: TensorType, batch_dims: int = 0) -
         if differ(n, have):
             raise op.reject(f"batch dimension {d} differs: data {data} and indices {indices}")
     return depth
-
-
-_REDUCTIONS: dict[str, Callable[..., None] | None] = {
-    "update": None,
-    "add": np.add.at,
-    "mul": np.multiply.at,
-    "min": np.minimum.at,
-    "max": np.maximum.at,
-}
-
-
-def _scatter(data: np.ndarray, at: tuple[np.ndarray, ...], updates: np.ndarray, reduction: str) -> np.ndarray:
-    """A copy of data with ``updates`` written, or accumulated in order, at positions."""
-    result: np.ndarray = data.copy()
-    accumulate = _REDUCTIONS[reduction]
-    if accumulate is None:
-        result[at] = updates
-    else:
-        accumulate(result, at, updates)
-    return result
-
-
-def merged(kind: str, old: LoopExpr, update: LoopExpr) -> LoopExpr:
-    """What a scatter leaves where ``old`` is."""
-    return update if kind == "update" else binary("and" if (kind, old.dtype) == ("mul", "bool") else kind, old, update)
-
-
-def _copied(data: Buffer, result: Buffer) -> Stmt:
-    return nest(data.shape, lambda *i: store(result, i, data[i]))
-
-
-class ScatterElements(Op, name="scatter_elements", fusion=Fusion.OPAQUE, takes_stored=True):
-    """data with each of ``updates`` combined in at ``indices[...]`` along ``axis``, elsewhere at its own position.
-
-    data: (d...), indices: (i...) integers, updates: (i...) -> (d...).  ``reduction``: update, add, mul, min, max.
-    """
-
-    axis: int = 0
-    reduction: Annotated[str, tuple(_REDUCTIONS)] = "update"
-
-    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
-        require_kind(self, indices, "iu", "indices")
-        require_same_dtype(self, data, updates)
-        require_kind(self, data, "biufV" if self.reduction == "update" else "biuf", "data")
-        _check_elements(self, data, indices, normalize_axis(self, self.axis, data.rank))
-        _check_same_shape(self, indices.shape, updates)
-        return data
-
-    def reference(self, data: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
-        axis = self.axis % data.ndim
-        at: list[np.ndarray] = list(np.indices(indices.shape, sparse=True))
-        at[axis] = _within(indices.astype("int64"), data.shape[axis])
-        return _scatter(data, tuple(at), updates, self.reduction)
-
-    def statements(self, data: Buffer, indices: Buffer, updates: Buffer, result: Buffer) -> Stmt:
-        axis = self.axis % len(data.shape)
-
-        def update(*i: LoopExpr) -> Stmt:
-            at = replaced(i, axis, wrapped(indices[i], data.shape[axis]))
-            return store(result, at, merged(self.reduction, result[at], updates[i]))
-
-        return seq(_copied(data, result), nest(indices.shape, update))
-
-
-def _check_same_shape(op: Op, expected: Sequence[Dim], updates: TensorType) -> None:
-    if shapes_differ(expected, updates.shape):
-        wanted = TensorType(tuple(expected), updates.dtype)
-        raise op.reject(f"updates are {updates}; expected {wanted}")
-
-
-class ScatterNd(Op, name="scatter_nd", fusion=Fusion.OPAQUE, takes_stored=True):
-    """data with slices combined in: ``result[indices[0, y], indices[1, y], ..., :] = updates[y, :]``.
-
-    data: (x_0, ..., x_n), indices: (m, y...) integers, updates: (y..., x_m, ...) -> the shape of data.
-    ``mode``: update, add, mul, min, max.
-    """
-
-    mode: Annotated[str, tuple(_REDUCTIONS)] = "update"
-
-    def infer(self, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
-        require_kind(self, indices, "iu", "indices")
-        require_same_dtype(self, data, updates)
-        require_kind(self, data, "biufV" if self.mode == "update" else "biuf", "data")
-        depth = _depth(self, data, indices)
-        _require_elements(self, data, indices, data.shape[:depth])
-        _check_same_shape(self, indices.shape[1:] + data.shape[depth:], updates)
-        return data
-
-    def reference(self, data: np.ndarray, indices: np.ndarray, updates: np.ndarray) -> np.ndarray:
-        at = tuple(_within(row.astype("int64"), n) for row, n in zip(indices, data.shape, strict=False))
-        return _scatter(data, at, updates, self.mode)
-
-    def statements(self, data: Buffer, indices: Buffer, updates: Buffer, result: Buffer) -> Stmt:
-        depth, rank = indices.shape[0], len(indices.shape) - 1
-
-        def update(*i: LoopExpr) -> Stmt:
-            where = (wrapped(indices[(as_index(m),) + i[:rank]], data.shape[m]) for m in range(depth))
-            at = (*where, *i[rank:])
-            return store(result, at, merged(self.mode, result[at], updates[i]))
-
-        return seq(_copied(data, result), nest(updates.shape, update))
-
-
-class TensorScatter(Op, name="tensor_scatter", fusion=Fusion.OPAQUE, takes_stored=True):
-    """data with ``updates`` from place ``start[...]`` of each sequence on, as a cache of keys or values has it.
-
-    data: (batch, ..., n, ...), updates: (batch, ..., m, ...) with ``m`` places along ``axis``, start: (batch,) int64 ->
-    the shape of data.  Places that are out of range are left out, or with ``circular`` counted from the first again.
-    ``clears``: what lies behind the updates is 0, unless the result's memory is that of data, where it stays (ONNX's
-    TensorScatter; the buffers of ONNX Runtime's GroupQueryAttention).
-    """
-
-    axis: int = -2
-    circular: bool = False
-    clears: bool = False
-    in_place = 0
-
-    def infer(self, data: TensorType, updates: TensorType, start: TensorType) -> TensorType:
-        axis = normalize_axis(self, self.axis, data.rank)
-        require_same_dtype(self, data, updates)
-        if self.circular and self.clears:
-            raise self.reject("nothing lies behind updates in a circle that could be cleared")
-        if axis == 0 or updates.rank != data.rank:
-            raise self.reject(f"updates {updates} do not lie along a dimension behind the first one of {data}")
-        _check_same_shape(self, (*data.shape[:axis], updates.shape[axis], *data.shape[axis + 1 :]), updates)
-        if start.dtype != "int64" or shapes_differ(start.shape, data.shape[:1]):
-            raise self.reject(f"start is {start}; expected {TensorType(data.shape[:1], 'int64')}")
-        if self.circular and falls_short(data.shape[axis], updates.shape[axis]):
-            raise self.reject(f"{updates.shape[axis]} updates do not fit in a circle of {data.shape[axis]} places")
-        return data
-
-    def reference(self, data: np.ndarray, updates: np.ndarray, start: np.ndarray) -> np.ndarray:
-        axis = self.axis % data.ndim
-        result: np.ndarray = data.copy()
-        extent, length = data.shape[axis], updates.shape[axis]
-        for written, new, first in zip(result, updates, start, strict=True):
-            rows, news = np.moveaxis(written, axis - 1, 0), np.moveaxis(new, axis - 1, 0)
-            if self.clears:
-                rows[max(0, first + length) :] = 0
-            for k in range(length):
-                place = (first + k) % extent if self.circular and extent else first + k
-                if 0 <= place < extent:
-                    rows[place] = news[k]
-        return result
-
-    def compute(self, data: Buffer, updates: Buffer, start: Buffer) -> Stage:
-        axis = self.axis % len(data.shape)
-        extent, length = data.shape[axis], updates.shape[axis]
-
-        def element(*i: LoopExpr) -> LoopExpr:
-            distance = i[axis] - start[(i[0],)]
-            distance = distance % larger(extent, 1) if self.circular else distance
-            rest = select(distance < 0, data[i], const(0, data.dtype)) if self.clears else data[i]
-            return select((distance >= 0) & (distance < as_index(length)), updates[replaced(i, axis, distance)], rest)
-
-        return compute(data.shape, element)
 
 
 class OneHot(Op, name="one_hot", fusion=Fusion.OUT_ELEMWISE_FUSABLE, takes_stored=True):

@@ -16,6 +16,7 @@ from minitvm.ir.loop import Buffer, LoopExpr, Stage, as_index, binary, const, in
 from minitvm.ir.op import Fusion, Op, broadcast_index, define, max_over, min_over, prod_over, sum_over
 from minitvm.ir.ops._shape import (
     Index,
+    Ranking,
     broadcast_shapes,
     flatten_index,
     normalize_axes,
@@ -187,7 +188,7 @@ class Variance(Reduction, name="variance", kinds="f"):
         return self._stage(data, sum_over, square, lambda s, i: (s / count).astype(data.dtype))
 
 
-class ArgReduction(Reduction, exact=True):
+class ArgReduction(Reduction, Ranking, exact=True):
     """The position (int32) of the extreme along the reduced axes, counted row-major over several of them; of equal ones
     the first, with ``select_last_index`` the last."""
 

@@ -74,7 +74,7 @@ def _propose(name: str) -> None:
         table.update({key: ask} if ask else {})
         if ask is None:
             table.pop(key, None)
-    PLACED.pop(__name__, None)
+    PLACED.pop(f"{__name__}.{_legalized.__qualname__}", None)
     if any(attr_name == LEGALIZE and found for (_, attr_name), found in _values.items()):
         in_pipeline(before="Legalize")(_legalized)
 

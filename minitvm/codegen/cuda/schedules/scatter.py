@@ -35,7 +35,8 @@ from minitvm.ir.loop import (
     minimum,
     seq,
 )
-from minitvm.ir.ops.indexing import ScatterElements, ScatterNd, merged, wrapped
+from minitvm.ir.ops.indexing import wrapped
+from minitvm.ir.ops.more.scatter import ScatterElements, ScatterNd, merged
 
 _FEW = 64
 """Updates of a row that look at all others of it."""

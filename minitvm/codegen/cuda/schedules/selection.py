@@ -20,7 +20,7 @@ from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Barrier, Buffer, Const, If, LoopExpr, Select, Stmt, Store, const, maximum, minimum, seq
 from minitvm.ir.op import identity_of
 from minitvm.ir.ops.more.selection import NonZero, Unique
-from minitvm.ir.ops.sorting import less
+from minitvm.ir.ops.more.sorting import less
 
 _FEW = 8
 """Elements of a slice, each of which takes sorting all of them once."""

@@ -2,7 +2,7 @@
 
 A block sorts as many elements as fit its shared memory; of longer rows, whole launches merge what blocks have sorted.
 Where few are wanted, each block hands on its first ones, until one block has all of them.  Equal elements keep their
-order, NaN counts as the largest, as :mod:`minitvm.ir.ops.sorting` has it.
+order, NaN counts as the largest, as :mod:`minitvm.ir.ops.more.sorting` has it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from minitvm.ir.loop import (
     minimum,
     seq,
 )
-from minitvm.ir.ops.sorting import ArgSort, Sort, TopK, less
+from minitvm.ir.ops.more.sorting import ArgSort, Sort, TopK, less
 
 TILE = 2048
 """Elements that a block sorts."""

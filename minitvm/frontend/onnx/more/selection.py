@@ -35,6 +35,19 @@ def _is_known(x: Expr) -> bool:
     return is_named(x.type) if are_counted_on() else x.tensor_type.is_static
 
 
+@onnx_op("TopK")
+def top_k(node: OnnxNode) -> list[Expr]:
+    """The k largest, from opset 11 on the smallest too."""
+    [k] = node.sizes(1, "k") if node.get(1) is not None else node.numbers(1, "k") or [0]
+    ascending = not node.attr("largest", 1)
+    axis = normalize_axis(node, node.attr("axis", -1), rank(node[0]))
+    if k == 0:  # Relay's 0 means all
+        nothing = emit("strided_slice", node[0], begin=(0,), end=(0,), axes=(axis,))
+        return [nothing, cast(nothing, "int64")]
+    values, indices = emit_many("topk", node[0], k=k, axis=axis, ret_type="both", is_ascend=ascending, dtype="int64")
+    return [values, indices]
+
+
 @onnx_op("NonMaxSuppression", since=10)
 def non_max_suppression(node: OnnxNode) -> Outputs:
     boxes, scores = node[0], node[1]

@@ -9,7 +9,7 @@ from minitvm.ir.loop import Buffer, LoopExpr, LoopKind, Stmt, const, intrin, max
 from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind, require_same_dtype, unflatten_index
-from minitvm.ir.ops.sorting import counter
+from minitvm.ir.ops.more.sorting import counter
 from minitvm.ir.types import TensorType, accumulator
 
 

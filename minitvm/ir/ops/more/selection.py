@@ -15,7 +15,7 @@ from minitvm.ir.loop import Buffer, Const, LoopExpr, Stmt, const, maximum, store
 from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import normalize_axis, require_kind, require_scalars, unflatten_index
-from minitvm.ir.ops.sorting import Compare, by_value, counter, less, sort_positions
+from minitvm.ir.ops.more.sorting import Compare, by_value, counter, less, sort_positions
 from minitvm.ir.types import TensorType, TupleType
 
 

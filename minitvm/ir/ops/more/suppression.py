@@ -25,7 +25,7 @@ from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops._shape import require_kind, require_same_dtype, require_scalars, unflatten_index
 from minitvm.ir.ops.more.selection import zeros_behind
-from minitvm.ir.ops.sorting import by_value, counter, sort_positions
+from minitvm.ir.ops.more.sorting import by_value, counter, sort_positions
 from minitvm.ir.types import TensorType, TupleType
 
 

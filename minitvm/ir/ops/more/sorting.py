@@ -17,7 +17,7 @@ from minitvm.ir.dims import Dim, falls_short
 from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, LoopKind, Stmt, as_index, intrin, minimum, select
 from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops._shape import Axiswise, normalize_axis, unflatten_index
+from minitvm.ir.ops._shape import Axiswise, Ranking, normalize_axis, unflatten_index
 from minitvm.ir.types import DType, TensorType, TupleType, Type
 
 Compare = Callable[[LoopBuilder, LoopExpr, LoopExpr, Buffer], None]
@@ -233,7 +233,7 @@ class Sort(Sorting, name="sort", fusion=Fusion.OPAQUE):
         return data[at]
 
 
-class ArgSort(Sorting, name="argsort", fusion=Fusion.OPAQUE):
+class ArgSort(Sorting, Ranking, name="argsort", fusion=Fusion.OPAQUE):
     """The positions, of ``dtype``, that sort data along ``axis``; equal elements keep their order."""
 
     dtype: DType = "int32"

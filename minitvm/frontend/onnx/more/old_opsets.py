@@ -12,17 +12,12 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 
-from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normal_domain, normalize_axis, rank, schema_of
+from minitvm.frontend.onnx.elsewhere import OLDEST_OPSET
+from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, rank, schema_of
 from minitvm.ir.expr import Constant, Expr
-
-OLDEST_OPSET = 7
 
 Change: TypeAlias = "tuple[list[Expr | None], dict[str, Any]]"
 """The inputs, and attributes with their new values; those of ``None`` are left out."""
-
-
-def is_old(node: OnnxNode) -> bool:
-    return node.opset < OLDEST_OPSET and not normal_domain(node.proto.domain)
 
 
 def modern(node: OnnxNode) -> OnnxNode:
