@@ -127,11 +127,11 @@ class Check:
         (self.out / "log.txt").write_text(log, encoding="utf-8")
         with tempfile.TemporaryDirectory(prefix="minitvm-cuda-check-") as folder:
             cache = pathlib.Path(folder)
-            share = 0.0
-            for name, section in SECTIONS.items():
-                share += section.share
-                if name in self.settings.sections:
-                    self._section(name, section, self._start + share * self.settings.seconds, cache)
+            chosen = {name: section for name, section in SECTIONS.items() if name in self.settings.sections}
+            share, whole = 0.0, sum(section.share for section in chosen.values())
+            for name, section in chosen.items():
+                share += section.share / whole
+                self._section(name, section, self._start + share * self.settings.seconds, cache)
         return self.result
 
     def _section(self, name: str, section: Section, end: float, cache: pathlib.Path) -> None:
