@@ -18,7 +18,7 @@ from minitvm.ir.loop.interp import run_kernel
 from minitvm.passes.manager import PassContext
 from simulated_gpu import ORDERS, HostKernels, host_image
 from simulated_gpu.host import DeviceFault
-from tests.compilers import needs_compiler
+from tests.compilers import needs_compiler, only_simulated
 
 IN_PARTS = [0, 4, 8, 16]
 """Cases: a product, a batch of short ones, a convolution, one that is several products side by side."""
@@ -72,6 +72,7 @@ FAULTS = {
 
 
 @needs_compiler
+@only_simulated
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_a_gpu_does_not_promise_is_a_fault(fault: str) -> None:
     was, now, message = FAULTS[fault]
@@ -83,6 +84,7 @@ def test_what_a_gpu_does_not_promise_is_a_fault(fault: str) -> None:
 
 
 @needs_compiler
+@only_simulated
 def test_parts_that_a_cluster_does_not_wait_for_are_missing() -> None:
     kernel, arrays, expected = kernel_in_parts(4, False, True)
     source = emit_cuda(*bind_plain(kernel))

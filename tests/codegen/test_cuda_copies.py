@@ -23,7 +23,8 @@ from minitvm.ir.expr import Call, Expr
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.passes.manager import PassContext
 from simulated_gpu import ORDERS, HostKernels, host_image
-from tests.compilers import needs_compiler
+from tests.compilers import PARTS, needs_compiler
+from tests.gathered import Gathered
 
 COPIED = [(0, 2), (1, 3), (2, 3), (4, 2), (5, 3), (6, 3), (8, 2), (8, 3), (9, 3), (16, 3), (19, 2)]
 """Cases, and stages of each: lines and depth inside, vectors and single elements, padding."""
@@ -63,13 +64,17 @@ def test_pipelines_give_the_right_numbers() -> None:
 
 
 @needs_compiler
-def test_the_cuda_c_gives_them_in_every_order_of_threads() -> None:
-    cases = [(name, kernel_of(t, choice), *rest) for name, t, choice, *rest in found()]
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_cuda_c_gives_them_in_every_order_of_threads(part: int) -> None:
+    cases = [(name, kernel_of(t, choice), *rest) for name, t, choice, *rest in found()[part::PARTS]]
     kernels = HostKernels(host_image(*(emit_cuda(*bind_plain(kernel)) for _, kernel, *_ in cases)))
+    each = Gathered()
     for number, (name, kernel, arrays, expected, limit) in enumerate(cases):
         for order in ORDERS:
-            result = simulated(kernels, number, kernel, arrays, order)
-            assert np.abs(result - expected).max() < limit * np.abs(expected).max(), (name, order)
+            with each.case(f"{name}, {order}"):
+                error = np.abs(simulated(kernels, number, kernel, arrays, order) - expected).max()
+                assert error < limit * np.abs(expected).max(), error / np.abs(expected).max()
+    each.end()
 
 
 def sources(machine: GpuModel, option: str = "") -> list[str]:

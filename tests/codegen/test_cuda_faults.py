@@ -40,7 +40,7 @@ from minitvm.ir.loop.verify import verify_kernel
 from minitvm.target import Target
 from simulated_gpu import ORDERS, DeviceFault, host_compiler
 from simulated_gpu.device import HostGroups
-from tests.compilers import needs_compiler
+from tests.compilers import needs_compiler, only_simulated
 
 BACKEND = backend_of(Target("cuda"), 1)
 X = np.random.default_rng(0).normal(size=(5, 32)).astype("float32")
@@ -216,6 +216,7 @@ def shows(run: Callable[[str], np.ndarray], wanted: np.ndarray) -> list[str]:
 
 
 @needs_compiler
+@only_simulated
 def test_planted_faults_show_on_the_simulated_gpu() -> None:
     kernels = [kernel for kernel, _ in PLANTED.values()]
     wanted = dict.fromkeys(PLANTED, X[:, ::-1])
@@ -224,6 +225,10 @@ def test_planted_faults_show_on_the_simulated_gpu() -> None:
             wanted[name] = np.repeat(X.sum(1, keepdims=True), 32, 1)
     for name, (_, run) in zip(PLANTED, on_gpu(kernels, [X]), strict=True):
         assert shows(run, wanted[name]), name
+
+
+@needs_compiler
+def test_what_is_right_gives_the_right_numbers() -> None:
     for (_, run), (_, result) in zip(on_gpu([k for k, _ in RIGHT.values()], [X]), RIGHT.values(), strict=True):
         assert not shows(run, result)
 

@@ -23,9 +23,10 @@ from minitvm.ir.loop.interp import run_kernel
 from minitvm.target import Target
 from simulated_gpu import ORDERS
 from simulated_gpu.device import HostGroups
-from tests.compilers import needs_compiler
+from tests.compilers import ON_GPU, PARTS, needs_compiler
+from tests.gathered import Gathered
 
-CALLS = 4
+CALLS = 24 if ON_GPU else 4
 """Of each operator."""
 pytestmark = needs_compiler
 BACKEND = backend_of(Target("cuda"), 1)
@@ -68,16 +69,16 @@ class Checked:
             assert not wrong.any(), f"{self.what}: {have[wrong][:3]}, not {want[wrong][:3]}"
 
 
-def groups() -> Iterator[Checked]:
-    for name in GROUPS:
+def groups(part: int) -> Iterator[Checked]:
+    for name in [*GROUPS][part::PARTS]:
         kernel = kernel_of(name)
         arrays = inputs_of(kernel)
         yield Checked(name, kernel, arrays, run_kernel(kernel, *arrays), Accuracy(ulps=8, scale=8))
 
 
-def generated() -> Iterator[Checked]:
+def generated(part: int) -> Iterator[Checked]:
     """Random calls of every operator, of any dtype it accepts, alone and in groups; each fourth by loops of a CPU."""
-    for name, number in product(GENERATORS, range(CALLS)):
+    for name, number in product([*GENERATORS][part::PARTS], range(CALLS)):
         draw = RandomDraw(zlib.crc32(f"{name} {number}".encode()))
         call = random_case(name, draw)
         if call.op.name not in WITHOUT_COMPUTE | WITHOUT_SAMPLE:
@@ -87,14 +88,17 @@ def generated() -> Iterator[Checked]:
             yield Checked(f"{call} ({name} {number})", kernel, found.arrays, found.expected, found.accuracy)
 
 
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("cases", [groups, generated])
-def test_printed_kernels_give_the_right_numbers(cases: Callable[[], Iterator[Checked]]) -> None:
-    found = [c for c in cases() if all(0 not in b.shape for b in c.kernel.params)]
+def test_printed_kernels_give_the_right_numbers(cases: Callable[[int], Iterator[Checked]], part: int) -> None:
+    found = [c for c in cases(part) if all(0 not in b.shape for b in c.kernel.params)]
     compiled = Compiled([c.kernel for c in found])
-    for number, checked in enumerate(found):
-        for order in ORDERS:
+    each = Gathered()
+    for (number, checked), order in product(enumerate(found), ORDERS):
+        with each.case(f"{checked.what}, {order}"):
             checked.check(compiled, number, order)
-    assert len(found) >= 12
+    each.end()
+    assert len(found) >= 12 // PARTS
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int8", "int32", "int64", "uint8", "uint32", "bool"])

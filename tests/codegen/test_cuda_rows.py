@@ -27,7 +27,8 @@ from minitvm.ir.expr import Function
 from minitvm.ir.loop import Kernel, seq
 from simulated_gpu import ORDERS
 from simulated_gpu.device import HostGroups, simulated_target
-from tests.compilers import needs_compiler
+from tests.compilers import ON_GPU, PARTS, needs_compiler
+from tests.gathered import Gathered
 
 EXACT, SUMS = Accuracy(), Accuracy(ulps=64, scale=256)
 EDGES = (1, 2, 3, 31, 32, 33, 255, 257, 1023, TILE + 1)
@@ -160,19 +161,23 @@ def test_rows_give_the_right_numbers(name: str) -> None:
 
 
 @needs_compiler
-def test_the_cuda_c_of_rows_gives_the_right_numbers() -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_cuda_c_of_rows_gives_the_right_numbers(part: int) -> None:
     """Of every other case, on the simulated GPU, in every order of blocks and threads."""
-    cases = [c for c in CASES.values() if all(a.size for a in c.arrays)][::2]
+    cases = [c for c in CASES.values() if all(a.size for a in c.arrays)][part :: PARTS if ON_GPU else 2]
     kernels = [lowered(c.function, SMALL if i % 2 else LARGE)[1] for i, c in enumerate(cases)]
     launches = [BACKEND.bind(kernel) for kernel in kernels]
     groups = HostGroups([BACKEND.source(found) for found in launches])
+    each = Gathered()
     for number, (case, kernel, found) in enumerate(zip(cases, kernels, launches, strict=True)):
         expected = expected_of(case.function, [*case.arrays])
         for order in ORDERS:
             results = [np.full(b.shape, 77).astype(b.dtype) for b in kernel.outputs]
             memory = np.full(int(BACKEND.workspace(found).nbytes), 77, np.uint8)  # type: ignore[arg-type]
-            groups.run(number, [*case.arrays, *results], memory, order, seed=number)
-            check(kernel, results, expected, case.near)
+            with each.case(f"{number} {case.name} {[a.shape for a in case.arrays]}, {order}"):
+                groups.run(number, [*case.arrays, *results], memory, order, seed=number)
+                check(kernel, results, expected, case.near)
+    each.end()
 
 
 @needs_nvrtc

@@ -50,9 +50,10 @@ from minitvm.ir.loop import Buffer, If, Kernel, LoopExpr, LoopKind, Shuffle, Stm
 from minitvm.ir.loop.interp import run_kernel, run_sequence
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.target import Target
-from simulated_gpu import ORDERS, host_compiler
+from simulated_gpu import ORDERS
 from simulated_gpu.device import HostGroups, simulated_target
-from tests.compilers import needs_compiler
+from tests.compilers import PARTS, needs_compiler
+from tests.gathered import Gathered
 
 BACKEND = backend_of(Target("cuda"), 1)
 LARGE = gpu_model("sm_90")
@@ -182,19 +183,23 @@ def test_every_operator_gives_the_right_numbers(machine: GpuModel) -> None:
 
 
 @needs_compiler
-def test_the_cuda_c_gives_the_right_numbers() -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_the_cuda_c_gives_the_right_numbers(part: int) -> None:
     """Of every case, on the simulated GPU, in every order of blocks and threads."""
-    cases = [c for c in CASES.values() if all(0 not in p.type.shape for p in c.function.params)]  # type: ignore[union-attr]
-    made = [(c.function, lowered(c.function, SMALL)[1]) for c in cases]
-    launches = [BACKEND.bind(kernel) for _, kernel in made]
-    groups = HostGroups([BACKEND.source(found) for found in launches])
-    for number, ((function, kernel), found) in enumerate(zip(made, launches, strict=True)):
+    able = {n: c for n, c in CASES.items() if all(0 not in p.type.shape for p in c.function.params)}  # type: ignore[union-attr]
+    cases = [*able.items()][part::PARTS]
+    made = [(name, c.function, lowered(c.function, SMALL)[1]) for name, c in cases]
+    launches = [BACKEND.bind(kernel) for _, _, kernel in made]
+    groups, each = HostGroups([BACKEND.source(found) for found in launches]), Gathered()
+    for number, ((name, function, kernel), found) in enumerate(zip(made, launches, strict=True)):
         arrays = arrays_of(function)
         for order in ORDERS:
             results = [np.full(b.shape, 77).astype(b.dtype) for b in kernel.outputs]
             memory = np.full(int(BACKEND.workspace(found).nbytes), 77, np.uint8)  # type: ignore[arg-type]
-            groups.run(number, [*arrays, *results], memory, order, seed=number)
-            check(kernel, results, expected_of(function, arrays), NEAR)
+            with each.case(f"{name}, {order}"):
+                groups.run(number, [*arrays, *results], memory, order, seed=number)
+                check(kernel, results, expected_of(function, arrays), NEAR)
+    each.end()
 
 
 @needs_nvrtc
@@ -297,22 +302,36 @@ def test_every_template_of_gpus_is_met() -> None:
     assert of_gpus - of_processors <= met
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("name", GATES)
-def test_recurrent_layers_walk_by_blocks(name: str, seed: int) -> None:
+def recurrent(name: str, seed: int) -> tuple[Function, list[np.ndarray], tuple[np.ndarray, ...]]:
+    """A layer, what it is given and what it must give."""
     steps, batch, hidden = ((5, 2, 33), (1, 3, 8), (3, 1, 150))[seed]
     arrays = recurrent_arrays(name, steps, batch, hidden, seed, peephole=name == "nn.lstm" and seed == 0)
     attributes = {"linear_before_reset": seed == 1} if name == "nn.gru" else {}
     call = call_op(name, *(var(f"p{i}", shape=a.shape) for i, a in enumerate(arrays)), reverse=seed == 2, **attributes)
-    function = Function(list(call.args), call)  # type: ignore[attr-defined, arg-type]
+    return Function(list(call.args), call), arrays, call.op.reference(*arrays)  # type: ignore[attr-defined, arg-type]
+
+
+RECURRENT = Accuracy(ulps=8, scale=8)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", GATES)
+def test_recurrent_layers_walk_by_blocks(name: str, seed: int) -> None:
+    function, arrays, expected = recurrent(name, seed)
     found, kernel, bound = lowered(function, LARGE)
     assert found.chosen.startswith("template recurrent.Gpu") and len(bound) == 1
-    check(kernel, interpreted(kernel, bound, arrays), call.op.reference(*arrays), Accuracy(ulps=8, scale=8))  # type: ignore[attr-defined]
-    if host_compiler() is not None:
-        launches = BACKEND.bind(kernel)
+    check(kernel, interpreted(kernel, bound, arrays), expected, RECURRENT)
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", GATES)
+def test_the_cuda_c_of_recurrent_layers(name: str) -> None:
+    cases = [(*recurrent(name, seed)[1:], lowered(recurrent(name, seed)[0], LARGE)[1]) for seed in range(3)]
+    groups = HostGroups([BACKEND.source(BACKEND.bind(kernel)) for _, _, kernel in cases])
+    for number, (arrays, expected, kernel) in enumerate(cases):
         results = [np.full(b.shape, 77).astype(b.dtype) for b in kernel.outputs]
-        HostGroups([BACKEND.source(launches)]).run(0, [*arrays, *results], np.zeros(0, np.uint8), "random")
-        check(kernel, results, call.op.reference(*arrays), Accuracy(ulps=8, scale=8))  # type: ignore[attr-defined]
+        groups.run(number, [*arrays, *results], np.zeros(0, np.uint8), "random")
+        check(kernel, results, expected, RECURRENT)
 
 
 @needs_nvrtc

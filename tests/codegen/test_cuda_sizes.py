@@ -16,7 +16,7 @@ from cuda_sizes import check
 from minitvm.codegen.cuda.templates.blocks import Lines
 from minitvm.codegen.cuda.templates.product import Staging
 from minitvm.codegen.cuda.templates.tile import VECTOR
-from tests.compilers import needs_compiler
+from tests.compilers import needs_compiler, only_simulated
 
 pytestmark = needs_compiler
 
@@ -51,6 +51,7 @@ def test_both_factors_of_phases_have_memory_of_their_own() -> None:
     assert any("32 x 32 x" in way for seen in tally.ways.values() for way in seen)
 
 
+@only_simulated
 def test_vectors_that_no_count_is_made_of_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cuda_sizes.verify_kernel", lambda kernel: None)  # which builds do not ask
     monkeypatch.setattr(Lines, "vector", property(lambda self: min(self.count, VECTOR)))
@@ -58,6 +59,7 @@ def test_vectors_that_no_count_is_made_of_are_found(monkeypatch: pytest.MonkeyPa
     assert any("never stores" in how for how in wrong) and any("stores outside of its memory" in how for how in wrong)
 
 
+@only_simulated
 def test_values_beyond_the_depth_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """All is stored that has to be, but not all of it is right."""
     monkeypatch.setattr("cuda_sizes.verify_kernel", lambda kernel: None)

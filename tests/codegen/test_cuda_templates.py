@@ -26,7 +26,8 @@ from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls
 from minitvm.testing import resnet
 from simulated_gpu import HostKernels, host_image
-from tests.compilers import needs_compiler
+from tests.compilers import PARTS, needs_compiler
+from tests.gathered import Gathered
 
 MACHINE = gpu_model("sm_90")
 SAMPLED = 2
@@ -123,18 +124,23 @@ def simulated(kernels: HostKernels, number: int, kernel: Kernel, arrays: list[np
 
 
 @needs_compiler
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("rank", [0, 7])
-def test_the_cuda_c_of_every_case_gives_the_right_numbers(rank: int) -> None:
+def test_the_cuda_c_of_every_case_gives_the_right_numbers(rank: int, part: int) -> None:
     """Of what is taken, and of another choice, threads in order and the other way round."""
     found = [
-        (t, kernel_of(t, t.candidates[rank % len(t.candidates)]), a, e) for t, a, e in map(made, range(len(CASES)))
+        (t, kernel_of(t, t.candidates[rank % len(t.candidates)]), a, e)
+        for t, a, e in map(made, range(part, len(CASES), PARTS))
     ]
     kernels = HostKernels(host_image(*(emit_cuda(*bind_plain(kernel)) for _, kernel, _, _ in found)))
+    each = Gathered()
     for number, (template, kernel, arrays, expected) in enumerate(found):
+        choice = template.candidates[rank % len(template.candidates)]
         for order in ("forward", "reverse"):
-            result = simulated(kernels, number, kernel, arrays, order)
-            close = np.abs(result - expected).max() < 1e-6 * np.abs(expected).max()
-            assert close, f"{CASES[number]}, {template.candidates[rank % len(template.candidates)]}, {order}"
+            with each.case(f"{CASES[part + number * PARTS]}, {choice}, {order}"):
+                error = np.abs(simulated(kernels, number, kernel, arrays, order) - expected).max()
+                assert error < 1e-6 * np.abs(expected).max(), error / np.abs(expected).max()
+    each.end()
 
 
 def test_the_phases_of_a_transposed_convolution_are_one_launch() -> None:

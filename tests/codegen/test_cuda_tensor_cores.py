@@ -43,8 +43,9 @@ from minitvm.ir.loop import (
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.verify import verify_kernel
 from minitvm.passes.manager import PassContext
-from simulated_gpu import ORDERS, HostKernels, host_compiler, host_image
-from tests.compilers import needs_compiler
+from simulated_gpu import ORDERS, HostKernels, host_image
+from tests.compilers import ON_GPU, PARTS, needs_compiler
+from tests.gathered import Gathered
 
 PRODUCTS = [0, 2, 6, 8, 16]
 """Cases of every template, neither depthwise."""
@@ -105,6 +106,8 @@ def test_three_products_are_as_good_as_float32() -> None:
 
 HALF_PRODUCTS = [*range(11), 14, 15, 16, 17, 18, 19]
 """All cases but depthwise ones."""
+FEW = (1, 2, 8, 16)
+"""Of them, that the host's compiler gets."""
 
 
 def halves(case: int) -> tuple[Template, list[Choice], list[np.ndarray], np.ndarray]:
@@ -129,13 +132,18 @@ def test_float16_needs_no_permission(case: int) -> None:
 
 
 @needs_compiler
-def test_float16_in_every_order_of_threads() -> None:
-    found = [(kernel_of(t, choice), a, e) for t, ways, a, e in map(halves, (1, 2, 8, 16)) for choice in ways[1:]]
+@pytest.mark.parametrize("part", range(PARTS))
+def test_float16_in_every_order_of_threads(part: int) -> None:
+    made = [(t, choice, a, e) for t, ways, a, e in map(halves, HALF_PRODUCTS if ON_GPU else FEW) for choice in ways[1:]]
+    found = [(kernel_of(t, choice), a, e) for t, choice, a, e in made[part::PARTS]]
     kernels = HostKernels(host_image(*(emit_cuda(*bind_plain(kernel)) for kernel, _, _ in found)))
+    each = Gathered()
     for number, (kernel, arrays, expected) in enumerate(found):
         for order in ORDERS:
-            result = simulated(kernels, number, kernel, arrays, order)
-            assert np.abs(result - expected).max() < 2**-11 * np.abs(expected).max(), (kernel.name, order)
+            with each.case(f"{number} {kernel.name}, {order}"):
+                error = np.abs(simulated(kernels, number, kernel, arrays, order) - expected).max()
+                assert error < 2**-11 * np.abs(expected).max(), error / np.abs(expected).max()
+    each.end()
 
 
 @pytest.mark.parametrize(
@@ -254,9 +262,12 @@ def test_strict_float32_stays_off_tensor_cores() -> None:
 def test_the_cuda_c_gives_the_right_numbers(option: str) -> None:
     found = [(kernel_of(t, t.choice), a, e) for t, a, e in (products(option, case) for case in PRODUCTS)]
     kernels = HostKernels(host_image(*(emit_cuda(*bind_plain(kernel)) for kernel, _, _ in found)))
+    each = Gathered()
     for number, (kernel, arrays, expected) in enumerate(found):
-        result = simulated(kernels, number, kernel, arrays, "reverse")
-        assert np.abs(result - expected).max() < LIMITS[option] * np.abs(expected).max()
+        with each.case(f"{option} {PRODUCTS[number]}"):
+            error = np.abs(simulated(kernels, number, kernel, arrays, "reverse") - expected).max()
+            assert error < LIMITS[option] * np.abs(expected).max(), error / np.abs(expected).max()
+    each.end()
 
 
 @needs_nvrtc
@@ -310,9 +321,15 @@ def test_matrices_are_spread_as_the_ptx_manual_has_it(count: int, transposed: bo
             matrix = x[8 * m : 8 * m + 8, 8:16]
             pair = (matrix.T if transposed else matrix)[t // 4, t % 4 * 2 : t % 4 * 2 + 2]
             assert (words[t, m : m + 1].view("float16") == pair).all()
-    if host_compiler() is not None:
-        kernels = HostKernels(host_image(emit_cuda(kernel), emit_cuda(kernel)))
-        assert (simulated(kernels, 0, kernel, [x], "reverse") == words).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_cuda_c_spreads_them_alike(count: int, transposed: bool) -> None:
+    kernel, x = matrices(count, transposed, 8), np.random.default_rng(count).normal(size=(32, 24)).astype("float16")
+    kernels = HostKernels(host_image(emit_cuda(kernel), emit_cuda(kernel)))
+    assert (simulated(kernels, 0, kernel, [x], "reverse") == run_kernel(kernel, x)[0]).all()
 
 
 def test_rows_of_matrices_lie_on_16_bytes() -> None:

@@ -27,6 +27,7 @@ from minitvm.ir.loop.verify import verify_kernel
 from minitvm.passes.manager import PassContext
 from minitvm.target import MachineModel
 from simulated_gpu.device import simulated_target
+from tests.compilers import needs_compiler
 
 MACHINES = {"SSE": MachineModel(16, 16), "AVX2": MachineModel(32, 16, threads=2), "AVX-512": MachineModel(64, 32)}
 ROUNDING = 2.0**-24
@@ -125,6 +126,7 @@ def test_open_lengths(name: str) -> None:
         assert abs(float(found.ravel()[-1]) / expected(n) - 1) <= bound(n) / 4 + 2e-7, n
 
 
+@needs_compiler
 @pytest.mark.parametrize("name", ["columns", "rows of columns", "nothing in a row", "running"])
 def test_on_a_gpu(name: str) -> None:
     n = 60_000

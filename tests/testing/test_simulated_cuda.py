@@ -9,9 +9,9 @@ import pytest
 
 from minitvm.errors import CompilerError
 from simulated_gpu import ORDERS, DeviceFault, HostKernels, host_image
-from tests.compilers import needs_compiler
+from tests.compilers import needs_compiler, only_simulated
 
-pytestmark = needs_compiler
+pytestmark = [needs_compiler, only_simulated]
 
 SOURCES = {
     "reverse": """
