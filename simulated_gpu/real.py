@@ -1,7 +1,7 @@
-"""What the simulated GPU is asked for, on a real one: kernels are compiled by NVRTC, loaded and launched by the driver.
+"""What the simulated GPU is asked for, on a real one: compiled by NVRTC, loaded and launched by the driver.
 
-After a fault nothing works in a process any more.  So kernels run in one of their own (``python -m simulated_gpu.real``),
-which is replaced then, and where a launch does not end.  On the stand-in for the driver all is the same but the compiler.
+After a fault nothing works in a process any more.  So kernels run in one of their own, ``python -m simulated_gpu.real``,
+which is replaced then, and where a launch does not end.  On the stand-in for the driver only the compiler is another.
 """
 
 from __future__ import annotations
@@ -75,19 +75,21 @@ class RealKernels:
         dynamic: int = 0,
         counters: int = 0,
     ) -> None:
-        """Run a kernel over arrays.  Raises :class:`DeviceFault`: what the driver says, a store beside an array, counters
-        that it leaves."""
+        """Run a kernel over arrays.
+
+        Raises :class:`DeviceFault`: what the driver says, a store beside an array, counters that are not 0 again.
+        """
         number, _, function = name.rpartition("/")
         given = [*arrays, np.zeros(counters, np.uint32)] if counters else [*arrays]
         memory, places = laid_out(given)
         launch = Launch(function, (*grid,), (*block,), dynamic, (*range(len(given)),))  # type: ignore[arg-type]
         found = process().run(*self._compiled(int(number or 0)), launch, memory, places)
         for n, (array, at) in enumerate(zip(given, places, strict=True)):
-            array.reshape(-1).view(np.uint8)[...] = found[at : at + array.nbytes]
-            found[at : at + array.nbytes] = memory[at : at + array.nbytes]
-            beside = np.flatnonzero(found[at - ZONE : at + array.nbytes + ZONE] != memory[at - ZONE : at + array.nbytes + ZONE])
-            if beside.size:
-                raise DeviceFault(f"{name}: stored outside of argument {n}, {array.nbytes} bytes, at byte {beside[0] - ZONE}")
+            whole, inside = slice(at - ZONE, at + array.nbytes + ZONE), slice(at, at + array.nbytes)
+            array.reshape(-1).view(np.uint8)[...] = found[inside]
+            found[inside] = memory[inside]
+            for place in np.flatnonzero(found[whole] != memory[whole])[:1] - ZONE:
+                raise DeviceFault(f"{name}: stored outside of argument {n}, {array.nbytes} bytes, at byte {place}")
         if counters and given[-1].any():
             raise DeviceFault(f"{name}: counters of arrivals are not 0 again")
 

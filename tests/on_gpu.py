@@ -1,6 +1,6 @@
-"""``pytest -p tests.on_gpu``: what runs CUDA C on the simulated GPU launches it on the first real one, nothing else runs.
+"""``pytest -p tests.on_gpu``: what runs CUDA C on the simulated GPU is launched on the first real one.
 
-Tests of what only the simulator tells are left out.
+Other tests, and those of what only the simulator tells, are left out.
 """
 
 from __future__ import annotations
