@@ -1,6 +1,6 @@
 """What the simulated GPU is asked for, on a real one: compiled by NVRTC, loaded and launched by the driver.
 
-After a fault nothing works in a process any more.  So kernels run in one of their own, ``python -m simulated_gpu.real``,
+After a fault nothing works in a process any more.  So kernels have one of their own, ``python -m simulated_gpu.real``,
 which is replaced then, and where a launch does not end.  On the stand-in for the driver only the compiler is another.
 """
 

@@ -60,10 +60,5 @@ EXACT = Accuracy()
 BITS = Accuracy(signs=True)
 """Elements only move, or one exact operation makes them."""
 
-FUNCTIONS = 5 if ON_GPU else 4
-"""Roundings that a function of floats may be off by, in itself and together with numpy's, which has one.  docs/cuda.md
-tells of a GPU's own."""
-
-
-def of_function(name: str) -> Accuracy:
-    return Accuracy(ulps=FUNCTIONS)
+FUNCTION = Accuracy(ulps=5 if ON_GPU else 4)
+"""A function of floats, together with numpy's, which has one.  docs/cuda.md tells of a GPU's own."""

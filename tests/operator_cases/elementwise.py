@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.types import DTYPES
-from operator_cases.accuracy import BITS, EXACT, Accuracy, of_function
+from operator_cases.accuracy import BITS, EXACT, FUNCTION, Accuracy
 from operator_cases.case import Case, case, generator
 from operator_cases.draw import Draw
 
@@ -28,7 +28,7 @@ _ANYWHERE = ((-3.0, 3.0), (-100.0, 100.0), (-0.01, 0.01), (-2e4, 2e4))
 )
 def function(name: str, draw: Draw, dtype: str) -> Case:
     low, high = _RANGES[name] if name in _RANGES else draw.choice(_ANYWHERE)
-    return case(name, draw.array(draw.shape(), dtype, low, high, "all"), accuracy=of_function(name))
+    return case(name, draw.array(draw.shape(), dtype, low, high, "all"), accuracy=FUNCTION)
 
 
 @generator("floor", "ceil", "round", "trunc", "isnan", "isinf", "isfinite", "negative", "abs", "copy", "bitwise_not")
@@ -139,7 +139,7 @@ def shift(name: str, draw: Draw, dtype: str) -> Case:
 def power(name: str, draw: Draw, dtype: str) -> Case:
     a, b = broadcast(draw, 2)
     base = draw.array(a, dtype, 0 if draw.flag() else -3, 3, "all")
-    return case(name, base, draw.array(b, dtype, -4, 9, "all"), accuracy=of_function(name))
+    return case(name, base, draw.array(b, dtype, -4, 9, "all"), accuracy=FUNCTION)
 
 
 @generator("where")
