@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from minitvm.errors import MiniTVMError
 
-_SHOWN = 20
+_SHOWN = 50
 
 
 class Gathered:

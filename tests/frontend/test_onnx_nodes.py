@@ -17,10 +17,14 @@ from onnx import TensorProto, numpy_helper
 from onnx.backend.test.runner import Runner
 
 from benchmarks import coverage
+from minitvm import onnx_backend
 from minitvm.errors import MiniTVMError, UnknownValueError
 from minitvm.frontend import from_onnx
 from minitvm.frontend.onnx.registry import BUILDERS
 from minitvm.ir.evaluate import evaluate
+from simulated_gpu.device import simulated_target
+from tests.compilers import ON_GPU, PARTS, needs_compiler
+from tests.gathered import Gathered
 from tests.steps import steps
 
 
@@ -93,6 +97,26 @@ def test_references_pass_where_kernels_do(cases: list[Any]) -> None:
         failures = {case.name: _failure(case) for case in passing}
     assert len(failures) > 900
     assert {name: why for name, why in failures.items() if why is not None} == {}
+
+
+EACH = 1 if ON_GPU else 400
+"""The host's compiler gets some of them."""
+
+
+@needs_compiler
+@pytest.mark.parametrize("part", range(PARTS))
+def test_cuda_c_passes_where_kernels_of_processors_do(cases: list[Any], part: int) -> None:
+    """A few on the simulated GPU, all on one: ``pytest -p tests.on_gpu``."""
+    record, each = coverage.recorded(), Gathered()
+    chosen = [case for case in cases if record.get(f"Node/{case.name}") == "compiled"][part :: PARTS * EACH]
+    for case in chosen:
+        inputs, expected = case.data_sets[0]
+        with simulated_target(), warnings.catch_warnings(), each.case(case.name):
+            warnings.simplefilter("ignore")
+            found = onnx_backend.prepare(case.model, target="simulated").run(_arrays(inputs))
+            _compare(found, _arrays(expected), case)
+    assert len(chosen) >= 3
+    each.end()
 
 
 # --- extreme integers -------------------------------------------------------------------------------------------------
