@@ -96,3 +96,11 @@ def test_parts_that_a_cluster_does_not_wait_for_are_missing() -> None:
     half = source[at:].replace(call, "    if (blockIdx.x % 2) cluster_barrier();\n")
     with pytest.raises(DeviceFault, match=r"waits at cluster_barrier .* for thread .*, which has ended"):
         simulated(HostKernels(host_image("", source[:at] + half)), 1, kernel, arrays, "forward")
+
+
+def test_clusters_run_where_they_leave_none_over() -> None:
+    """Of 5 an H200 runs 23 at a time with one block on each SM, of 8 it runs 15: a 24th, a 16th takes as long again."""
+    h200 = gpu_model("sm_90")
+    assert [h200.runs_clusters(count, 5) for count in (23, 24, 26, 46, 52)] == [True, False, False, True, False]
+    assert [h200.runs_clusters(count, 8) for count in (15, 16, 30, 32)] == [True, False, True, False]
+    assert h200.runs_clusters(66, 2) and not gpu_model("sm_80").runs_clusters(1, 2)

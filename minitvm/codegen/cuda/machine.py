@@ -54,6 +54,10 @@ _CARDS = {
     120: _Card(170, 48, 24, 100, 1024, 128, 105, 419, 1.8),  # RTX 5090
     121: _Card(48, 48, 24, 100, 1024, 128, 31, 125, 0.27),  # GB10
 }
+_CLUSTERED = {90: (14, 16, 16, 16, 16, 18, 18, 18)}
+"""SMs of the parts of a GPU (GPCs) in one of which a cluster runs, as an H200's driver tells by how many clusters fit."""
+_LEAST_CLUSTERED = 14
+"""SMs of such a part, of others."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +81,8 @@ class GpuModel(MachineModel):
     """Of float16; TF32 has half of it."""
     memory_bytes: float = 4.8e12
     """A second."""
+    clustered: tuple[int, ...] = _CLUSTERED[90]
+    """SMs of the parts in one of which a cluster runs."""
 
     @property
     def name(self) -> str:
@@ -114,6 +120,12 @@ class GpuModel(MachineModel):
         """Products that are bound by launches, latency or memory gain nothing from tensor cores."""
         return LAUNCH + rounded <= _WORTH_ROUNDING * (LAUNCH + exact)
 
+    def runs_clusters(self, count: int, size: int) -> bool:
+        """Whether so many clusters run at once as evenly as their blocks alone would: one that is left over doubles
+        what its SMs have to do."""
+        each = -(-count * size // self.sms)
+        return "cluster" in self.features and count <= each * sum(sms // size for sms in self.clustered)
+
     def occupancy(self, threads: int, registers: int, shared: int) -> int:
         """Blocks that an SM holds at a time: of so many threads, of so many registers each, with bytes of memory."""
         warps = -(-threads // WARP)
@@ -150,4 +162,5 @@ def gpu_model(arch: str, threads: int = 1) -> GpuModel:
         flops=card.tera_flops * 1e12,
         tensor_flops=card.tera_flops_half * 1e12,
         memory_bytes=card.tera_bytes * 1e12,
+        clustered=_CLUSTERED.get(int(found[1]), (_LEAST_CLUSTERED,) * (card.sms // _LEAST_CLUSTERED)),
     )

@@ -25,7 +25,8 @@ def launches(tile: BlockTile, gpu: GpuModel, *products: GpuProduct) -> Stmt:
     shapes = [(tile.split, product.batch, product.left.lines, product.right.lines) for product in products]
     parts = [Buffer("parts", shape, product.dtype) for shape, product in zip(shapes, products, strict=True)]
     made = [blocks(product, tile, memory) for product, memory in zip(products, parts, strict=True)]
-    arrival = Arrival(tile.split, tile.is_cluster(gpu))
+    tiles = len(made) * max(each.tiles for each in made)
+    arrival = Arrival(tile.split, tile.is_cluster(gpu, tiles))
     return with_memory(parts, seq(_side_by_side(made, Blocks.multiplied), arrival, _side_by_side(made, Blocks.added)))
 
 

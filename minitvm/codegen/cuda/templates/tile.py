@@ -57,9 +57,9 @@ class BlockTile(Tile):
         each = f"{self.thread_rows} x {self.thread_columns} a thread"
         return f"{self.rows} x {self.columns} x {self.depth}, {each}{stages}{parts}"
 
-    def is_cluster(self, machine: GpuModel) -> bool:
-        """True if the parts of a tile run at the same time."""
-        return "cluster" in machine.features and self.split <= CLUSTER
+    def is_cluster(self, machine: GpuModel, tiles: int) -> bool:
+        """True if the parts of each of so many tiles run at the same time."""
+        return self.split <= CLUSTER and machine.runs_clusters(tiles, self.split)
 
     @property
     def stages(self) -> int:
@@ -266,7 +266,8 @@ class Extent:
         if tile.split == 1:
             return 0
         rows = min(tile.rows, self.rows)
-        parts = (rows if tile.is_cluster(machine) else tile.split * rows) * tile.columns * _SUM_BYTES
+        is_cluster = tile.is_cluster(machine, self.blocks(tile) // tile.split)
+        parts = (rows if is_cluster else tile.split * rows) * tile.columns * _SUM_BYTES
         return 2 * _LATENCY + parts / min(2 * _FROM_L2, tile.threads * _ON_THEIR_WAY / _LATENCY)
 
     def _memory(self, tile: BlockTile) -> float:
