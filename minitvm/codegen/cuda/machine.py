@@ -121,7 +121,7 @@ class GpuModel(MachineModel):
         return LAUNCH + rounded <= _WORTH_ROUNDING * (LAUNCH + exact)
 
     def runs_clusters(self, count: int, size: int) -> bool:
-        """Whether so many clusters run at once as evenly as their blocks alone would: one that is left over doubles
+        """True if so many clusters run at once, as evenly as their blocks alone would; one that is left over doubles
         what its SMs have to do."""
         each = -(-count * size // self.sms)
         return "cluster" in self.features and count <= each * sum(sms // size for sms in self.clustered)
