@@ -55,7 +55,7 @@ _CARDS = {
     121: _Card(48, 48, 24, 100, 1024, 128, 31, 125, 0.27),  # GB10
 }
 _CLUSTERED = {90: (14, 16, 16, 16, 16, 18, 18, 18)}
-"""SMs of the parts of a GPU (GPCs) in one of which a cluster runs, as an H200's driver tells by how many clusters fit."""
+"""SMs of the parts of a GPU (GPCs) in one of which a cluster runs; an H200's driver tells how many clusters fit."""
 _LEAST_CLUSTERED = 14
 """SMs of such a part, of others."""
 
