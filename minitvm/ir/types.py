@@ -242,8 +242,10 @@ def type_of(value: np.ndarray) -> TensorType:
 
 def fits(value: np.ndarray, type_: Leaf) -> bool:
     """True if it is an array of such a type; what is known only when the model runs may be any number."""
-    alike = _dtype_name(value.dtype) == type_.dtype and len(value.shape) == len(type_.shape)
-    return alike and not [dim for n, dim in zip(value.shape, type_.shape, strict=True) if type(dim) is int and n != dim]
+    is_it = value.dtype is numpy_dtype(type_.dtype) or _dtype_name(value.dtype) == type_.dtype
+    if not is_it or len(value.shape) != len(type_.shape) or value.shape == type_.shape:
+        return is_it and value.shape == type_.shape
+    return not [dim for n, dim in zip(value.shape, type_.shape, strict=True) if type(dim) is int and n != dim]
 
 
 def shape_text(shape: Iterable[Dim | None]) -> str:

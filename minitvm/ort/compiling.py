@@ -8,7 +8,7 @@ import math
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -18,17 +18,18 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from minitvm.errors import InputError, LibraryError, MiniTVMError, TypeInferenceError, UnknownValueError, listing
+from minitvm.errors import LibraryError, MiniTVMError, TypeInferenceError, UnknownValueError
 from minitvm.frontend import ModelDescription, ValueDescription, keep_files
 from minitvm.ir.decision import Decision
-from minitvm.ir.types import STRING, MapType, SequenceType, TensorType, as_shape, is_numeric
-from minitvm.ort.declared import check_declared, declared_shapes, with_values
-from minitvm.ort.errors import MissingInputError
+from minitvm.ir.types import STRING, MapType, SequenceType, TensorType, as_shape
+from minitvm.ort.declared import check_declared, check_given, declared_shapes, with_values
 from minitvm.ort.growing import Growing
+from minitvm.ort.plain import Plain
 from minitvm.ort.shelf import Shelf
 from minitvm.ort.symbolic import Measured, Shapes, SymbolicLibraries
 from minitvm.runtime.bind import DoesNotFit
-from minitvm.runtime.checks import check_input, check_shapes, dictionary, unknown_name
+from minitvm.runtime.bound import Bound
+from minitvm.runtime.checks import check_input, check_shapes, dictionary
 from minitvm.runtime.code import code_for
 from minitvm.runtime.devices import HOST, Device, Memory, device_of, memory_of
 from minitvm.runtime.direct import AS_EVER, How
@@ -101,7 +102,7 @@ class Compiling:
         self._by_value: set[str] = set()
         self._host_calls: dict[HostCall, None] = {}
         self._only: Specialised | None = None  # where all shapes are known: the one library there is
-        self._plain: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
+        self._plain: tuple[Plain, Bound | None] | None = None  # for inputs that are, one for all shapes
         is_closed = all(None not in type_.sizes for type_ in self._tensors.values())
         if is_new:
             if not is_closed:
@@ -130,8 +131,7 @@ class Compiling:
                 raise
             self._by_value.update(error.inputs)
         else:
-            numeric = {name: type_ for name, type_ in self._tensors.items() if is_numeric(type_)}
-            self._plain = {name: (np.dtype(type_.dtype), shapes[name]) for name, type_ in numeric.items()}
+            self._plain = Plain(self._types), None
 
     # --- description ---
 
@@ -217,10 +217,8 @@ class Compiling:
             results = self._growing.run(self._checked(feeds), how)
             if results is not None:
                 return results
-        if self._only is not None and self._is_plain(feeds):
-            found, checked = self._only, dict(feeds)
-        else:
-            found, checked = self.found(feeds)
+        ready = self._ready(feeds)
+        found, checked = self.found(feeds) if ready is None else (ready, dict(feeds))
         try:
             results = found.run(checked, how)
         except DoesNotFit as error:
@@ -270,15 +268,20 @@ class Compiling:
         else:
             self.compiled_beside.append(Decision("session", about, True, "compiled beside the runs"))
 
-    def _is_plain(self, feed: Mapping[str, Any]) -> bool:
-        """True if nothing has to be checked or converted: exactly the arrays that the one library takes."""
-        if type(feed) is not dict or len(feed) != len(self._plain):
-            return False
-        for name, (dtype, shape) in self._plain.items():
-            value = feed.get(name)
-            if type(value) is not np.ndarray or value.dtype is not dtype or value.shape != shape:
-                return False
-        return True
+    def _ready(self, feeds: Mapping[str, Any]) -> Specialised | None:
+        """What runs these arrays where nothing has to be checked or converted: the one library, or one for all shapes
+        at theirs; ``None``: :meth:`found` says."""
+        plain, opened = self._plain or (None, None)
+        values = None if plain is None or self._by_value else plain.values(feeds)
+        if values is None or opened is None:
+            return None if values is None else self._only
+        for name, declared in self._declared.items():
+            check_declared(name, feeds[name].shape, declared)
+        key = tuple([feeds[name].shape for name in self._tensors])
+        try:
+            return self._kept.known(key) or self._kept.put(key, Specialised(opened.at(values), frozenset(), True))
+        except DoesNotFit:
+            return None
 
     def _checked(self, input_feed: Mapping[str, Any]) -> dict[str, Any]:
         check_given(input_feed, self._inputs)
@@ -316,6 +319,8 @@ class Compiling:
         """Of the symbolic library where there is one and it fits, else compiled."""
         library = None if values else self._symbolic.bound(shapes)
         if library is not None:
+            if isinstance(library, Bound) and library.opened.artifact.inputs.keys() == self._types.keys():
+                self._plain = Plain(library.opened.artifact.inputs), library
             return Specialised(library, frozenset(), True)
         try:
             return self._compile(shapes, values)
@@ -359,23 +364,6 @@ class Compiling:
         open_shapes = {name: shape for name, shape in shapes.items() if None in self._tensors[name].sizes}
         how = {"num_threads": self._threads, "strict": self._strict, "on_progress": self._on_progress, **options}
         return compile(self._model, self.target, self._opt_level, open_shapes, value_dict=values, **how)
-
-
-def check_given(feeds: Mapping[str, Any], inputs: Collection[str], defaults: Collection[str] = ()) -> None:
-    """:class:`InputError` where it is no dictionary of all ``inputs`` and no others but ``defaults``."""
-    if not isinstance(feeds, Mapping):
-        raise InputError(
-            f"the inputs are a {type(feeds).__name__}, not a dictionary", hint="run(None, {name: array, ...})"
-        )
-    for name in feeds:
-        if name not in inputs and name not in defaults:
-            raise unknown_name(name, [*inputs, *defaults])
-    missing = [name for name in inputs if name not in feeds]
-    if missing:
-        raise MissingInputError(
-            f"input{'s' if len(missing) > 1 else ''} missing: {listing(missing)}",
-            hint=f"give an array for every input: {listing(inputs)}",
-        )
 
 
 def write(libraries: Sequence[Library], path: str | Path, key: Any = None) -> None:

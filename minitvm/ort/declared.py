@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
-from minitvm.errors import InputError, UnknownValueError
+from minitvm.errors import InputError, UnknownValueError, listing
 from minitvm.frontend import ValueDescription
+from minitvm.ort.errors import MissingInputError
+from minitvm.runtime.checks import unknown_name
 
 Compiled = TypeVar("Compiled")
 
@@ -53,6 +55,23 @@ def declared_shapes(
         if inputs[name].has_rank and len(inputs[name].shape) != len(shape):
             raise InputError(f"shape_dict gives input {name!r} {len(shape)} dimensions, not {len(inputs[name].shape)}")
     return found
+
+
+def check_given(feeds: Mapping[str, Any], inputs: Collection[str], defaults: Collection[str] = ()) -> None:
+    """:class:`InputError` where it is no dictionary of all ``inputs`` and no others but ``defaults``."""
+    if not isinstance(feeds, Mapping):
+        raise InputError(
+            f"the inputs are a {type(feeds).__name__}, not a dictionary", hint="run(None, {name: array, ...})"
+        )
+    for name in feeds:
+        if name not in inputs and name not in defaults:
+            raise unknown_name(name, [*inputs, *defaults])
+    missing = [name for name in inputs if name not in feeds]
+    if missing:
+        raise MissingInputError(
+            f"input{'s' if len(missing) > 1 else ''} missing: {listing(missing)}",
+            hint=f"give an array for every input: {listing(inputs)}",
+        )
 
 
 def check_declared(name: str, extents: Sequence[int], declared: Sequence[Declared]) -> None:

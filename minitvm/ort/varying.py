@@ -16,7 +16,8 @@ import numpy as np
 from minitvm.errors import InputError, LibraryError
 from minitvm.frontend import ModelDescription, describe_importable, keep_files, load_model, with_inputs
 from minitvm.ir.decision import Decision
-from minitvm.ort.compiling import Compiling, check_given, write
+from minitvm.ort.compiling import Compiling, write
+from minitvm.ort.declared import check_given
 from minitvm.runtime.direct import AS_EVER, How
 from minitvm.runtime.graph import HostCall
 from minitvm.runtime.library import Library

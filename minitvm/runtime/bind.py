@@ -211,7 +211,7 @@ class _Types:
 
     def extents(self, values: Mapping[str, int]) -> list[int]:
         """The dimensions as numbers; ``ValueError`` where one is none."""
-        return [number(dim, values) for dim in self._dims]
+        return [dim if isinstance(dim, int) else number(dim, values) for dim in self._dims]
 
     def at(self, place: int, dims: Sequence[int]) -> TensorType:
         """One with symbols for such numbers."""

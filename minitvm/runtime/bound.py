@@ -77,6 +77,10 @@ class Bound:
         """The library for all sizes."""
         return self._plans.library
 
+    def at(self, values: Mapping[str, int]) -> Bound:
+        """The same library bound to other values of its symbols; :class:`DoesNotFit`."""
+        return self._plans.for_values(values)
+
     @cached_property
     def library(self) -> Any:
         """One with a plan for exactly these sizes."""

@@ -6,7 +6,7 @@ import ctypes
 import operator
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -102,6 +102,8 @@ class DirectCall:
             if direct and self._is_bound(owner) and instance.plan.offsets[owner] >= 0
         }
         """By owner, the first position that has its memory."""
+        self._as_made = [o if self._made_as.get(o, (None,))[0] == p else None for p, o in enumerate(self._owners)]
+        """By position, the owner whose memory is handed out."""
         self._results = {owner: Recycled(self._types[at].nbytes) for owner, (at, _) in self._made_as.items()}
         self._readers = {owner: of_owner[owner] for owner in self._results}
         self._changed = {} if instance.writes_all else dict(self._changed_in_place())
@@ -133,20 +135,16 @@ class DirectCall:
         The arrays of ``how.into`` have the results' types: kernels write to them where they can, else what they made is
         copied there.  What a run pointed somewhere stays so: the next one points it anew.
         """
-        into = how.into
-        kept = [self._taken(name, array) for name, array in feeds.items()]
+        into, kept = how.into, self._taken(feeds)
         for position, array in into.items():
             require_fit(array, self._types[position], self._names[position])
         placed = self._placed(feeds, into) if into else {}
-        made = {o: placed[o] if o in placed else self._made(o) for o in self._results}
-        if how.watch is None:
+        made = self._made(placed)
+        with nullcontext() if how.watch is None else how.watch(self.instance):
             self.instance.run()
-        else:
-            with how.watch(self.instance):
-                self.instance.run()
         self.instance.settle()
         del kept
-        found = [self._given_out(position, made, feeds) for position in range(len(self._heads))]
+        found = [made[o] if o is not None else self._given_out(p, made, feeds) for p, o in enumerate(self._as_made)]
         for position, array in into.items():
             if found[position] is not array:
                 found[position] = copied_into(array, found[position], self._names[position])
@@ -157,53 +155,55 @@ class DirectCall:
         the input that is changed there."""
         spans: dict[str | int, Span] = {position: span_of(array) for position, array in into.items()}
         for name in self._inputs:
-            if name in feeds and is_readable(feeds[name]):
-                span = span_of(feeds[name])
-                if name not in self._changed or spans.get(self._changed[name]) != span:
+            given, changed = feeds.get(name), self._changed.get(name)
+            if given is not None and (changed is None or given is not into.get(changed)) and is_readable(given):
+                span = span_of(given)
+                if changed is None or spans.get(changed) != span:
                     spans[name] = span
         met, found = meeting(spans), {}
         for position, array in into.items():
-            owner = self._owners[position]
-            is_made = owner in self._results and self._made_as[owner][0] == position
-            if is_made and position not in met and is_writable(array):
-                self._point(self._readers[owner], address_of(array))
+            owner = self._as_made[position]
+            if owner is not None and position not in met and is_writable(array):
+                self._point(self._readers[owner], spans[position][0])
                 found[owner] = array
         return found
 
-    def _taken(self, name: str, value: Any) -> Any:
-        """The place where kernels read an input, which has to be kept until they have run; or it is copied to where
-        they do."""
-        if name in self._inputs:
-            found = value if is_readable(value) else native(value)
-            self._point(self._inputs[name], address_of(found))
-            return found
-        if isinstance(value, np.ndarray) or not hasattr(value, "memory"):
-            self.instance.assign(name, value)
-        else:  # on the device already
-            memory = self.instance.memory
-            self.instance.replace(name, value if memory.is_aligned(value) else memory.copy(value))
-        return None
+    def _taken(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        """Points kernels at inputs where they are, to be kept until they have run; or copies them to where these read."""
+        kept = dict(feeds)
+        for name, value in feeds.items():
+            if name in self._inputs:
+                if not is_readable(value):
+                    value = kept[name] = native(value)
+                self._point(self._inputs[name], address_of(value))
+            elif isinstance(value, np.ndarray) or not hasattr(value, "memory"):
+                self.instance.assign(name, value)
+            else:  # on the device already
+                memory = self.instance.memory
+                self.instance.replace(name, value if memory.is_aligned(value) else memory.copy(value))
+        return kept
 
-    def _made(self, owner: int) -> np.ndarray:
-        position, kind = self._made_as[owner]
-        array = self._results[owner].array(self._types[position].static_shape, kind)
-        self._point(self._readers[owner], address_of(array))
-        return array
+    def _made(self, placed: Mapping[int, np.ndarray]) -> dict[int, np.ndarray]:
+        """By owner, the memory that results are written to: what is ``placed`` already, else new."""
+        made = dict(placed)
+        for owner, results in self._results.items():
+            if owner not in made:
+                position, kind = self._made_as[owner]
+                made[owner] = array = results.array(self._types[position].shape, kind)  # type: ignore[arg-type]  # static
+                self._point(self._readers[owner], address_of(array))
+        return made
 
     def _point(self, entries: Sequence[Place], address: int) -> None:
-        slots = self._slots
         for entry, start in entries:
-            slots[entry] = address + start
+            self._slots[entry] = address + start
 
     def _given_out(self, position: int, made: Mapping[int, np.ndarray], feeds: Mapping[str, np.ndarray]) -> Any:
-        """A result: the memory that it was made in, unless an earlier result has that, or a copy."""
+        """A result that is not the memory that it was made in: an earlier one has that, or it is an input."""
         owner, fed = self._owners[position], self._fed[position]
         if fed is not None and fed in feeds:
             return native(feeds[fed]).reshape(self._types[position].static_shape)
         if owner not in made:
             return copied(self._read[position](self.instance.held(self._heads[position])))
-        if self._made_as[owner][0] == position:
-            return made[owner]
         return np.array(made[owner].reshape(self._types[position].static_shape))
 
 
@@ -237,8 +237,7 @@ def native(array: np.ndarray) -> np.ndarray:
 
 def is_readable(array: np.ndarray) -> bool:
     """True if a kernel can read it where it is: row-major, elements on their boundaries, bytes in the CPU's order."""
-    flags = array.flags
-    return bool(flags.c_contiguous and flags.aligned and array.dtype.isnative)
+    return array.flags.num & 0x101 == 0x101 and array.dtype.isnative  # NPY_ARRAY_C_CONTIGUOUS, NPY_ARRAY_ALIGNED
 
 
 Span: TypeAlias = tuple[int, int]

@@ -80,12 +80,23 @@ class Specialisations:
         with self._lock:
             return list(self._kept.values())
 
-    def get(self, key: Key, make: Callable[[], Specialised], better: bool = False) -> Specialised:
-        """What is kept, which is the one used last from now on; ``better``: kernels for all shapes do not do."""
+    def known(self, key: Key) -> Specialised | None:
+        """What is kept, which is the one used last from now on."""
         with self._lock:
-            if key in self._kept and not (better and self._kept[key].symbolic):
-                self._kept.move_to_end(key)
-                return self._kept[key]
+            return self._used(key)
+
+    def _used(self, key: Key) -> Specialised | None:
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+        return found
+
+    def get(self, key: Key, make: Callable[[], Specialised], better: bool = False) -> Specialised:
+        """:meth:`known`, or what is made; ``better``: kernels for all shapes do not do."""
+        with self._lock:
+            known = self._used(key)
+            if known is not None and not (better and known.symbolic):
+                return known
             mine, job = key not in self._being_made, self._being_made.setdefault(key, Future())
         if mine:
             self._make(key, job, make)
@@ -96,11 +107,17 @@ class Specialisations:
         with self._lock:
             self._kept.pop(key, None)
 
-    def put(self, key: Key, found: Specialised) -> None:
+    def put(self, key: Key, found: Specialised) -> Specialised:
         """Puts a library in the place of what was kept."""
         with self._lock:
-            self._kept[key] = found
-            self._kept.move_to_end(key)
+            self._put(key, found)
+        return found
+
+    def _put(self, key: Key, found: Specialised) -> None:
+        self._kept[key] = found
+        self._kept.move_to_end(key)
+        while len(self._kept) > self._limit:
+            self._kept.popitem(last=False)
 
     def _make(self, key: Key, job: Future[Specialised], make: Callable[[], Specialised]) -> None:
         try:
@@ -111,8 +128,6 @@ class Specialisations:
             job.set_exception(error)
             return
         with self._lock:
-            self._kept[key] = found
-            while len(self._kept) > self._limit:
-                self._kept.popitem(last=False)
+            self._put(key, found)
             del self._being_made[key]
         job.set_result(found)
