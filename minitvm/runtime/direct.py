@@ -169,7 +169,7 @@ class DirectCall:
         return found
 
     def _taken(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Points kernels at inputs where they are, to be kept until they have run; or copies them to where these read."""
+        """Points kernels at inputs where they are, kept until they have run; or copies them to where kernels read."""
         kept = dict(feeds)
         for name, value in feeds.items():
             if name in self._inputs:
