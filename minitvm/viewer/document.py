@@ -15,6 +15,8 @@ from minitvm.runtime.places import liveness, owners
 from minitvm.target import Rates
 from minitvm.viewer.kernels import decision_form, kernels_of
 from minitvm.viewer.modules import Modules
+from minitvm.viewer.overview import overview_of
+from minitvm.viewer.roles import roles_of
 
 FORMAT = 1
 
@@ -27,6 +29,7 @@ def document_of(report: BuildReport, title: str, profile: Profile | None = None)
     backend = report.compiler.backend
     rates = backend.machine.rates(backend.machine.threads) if profile is None else profile.rates
     kernels, code = kernels_of(report, rates)
+    roles = roles_of(report.groups)
     return {
         "format": FORMAT,
         "title": title,
@@ -38,7 +41,8 @@ def document_of(report: BuildReport, title: str, profile: Profile | None = None)
         "cache": [report.cache_hits, report.cache_misses],
         **passes_of(report),
         "placement": list(map(decision_form, report.placement)),
-        "kernels": kernels,
+        "kernels": [{**kernel, "role": roles[kernel["symbol"]]} for kernel in kernels],
+        "overview": overview_of(report, roles),
         "rates": _rates(rates),
         "graph": [_node(node) for node in report.artifact.graph.nodes],
         "memory": _memory(report.artifact),

@@ -14,7 +14,7 @@ from minitvm.target import text_of
 
 MODULES = (
     "base", "data", "theme", "layout", "drawing", "shapes", "differ", "passes", "graph", "code", "kernels", "charts",
-    "inspector", "keys", "main",
+    "inspector", "overview", "keys", "main",
 )  # fmt: skip
 """The page's own scripts, each after those that it imports."""
 

@@ -61,6 +61,7 @@ def nothing(page: Any) -> None: ...
 
 
 VIEWS: dict[str, tuple[str, Callable[[Any], None]]] = {
+    "overview": ("overview", nothing),
     "passes": ("passes", passes),
     "drawing": ("passes", drawing),
     "graph": ("graph", graph),

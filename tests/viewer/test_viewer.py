@@ -9,6 +9,7 @@ import pathlib
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import browser as browsers
 import numpy as np
@@ -27,7 +28,7 @@ from minitvm.viewer.modules import _renamed
 from minitvm.viewer.page import page_of
 
 HOSTILE = "/net/layer1/</script><img src=x onerror=window.hacked=1><!--<script>{{data}}%0%n\u2028"
-VIEWS = ("passes", "graph", "kernels", "roofline", "memory", "threads")
+VIEWS = ("overview", "passes", "graph", "kernels", "roofline", "memory", "threads")
 
 
 def two_convolutions() -> bytes:
@@ -152,6 +153,7 @@ def test_opens_from_disk_and_every_view_is_drawn(opened: browsers.Watched) -> No
 
 def test_a_pass_shows_what_it_changed_and_nothing_else(opened: browsers.Watched) -> None:
     page = opened.page
+    opened.view("passes")
     page.click("[data-pass] >> text=SimplifyInference")
     assert page.locator(".hunk").count() == 1
     assert page.inner_text(".hunk .origin") == "/net/layer1/norm"
@@ -161,6 +163,50 @@ def test_a_pass_shows_what_it_changed_and_nothing_else(opened: browsers.Watched)
     opened.drawn("figure >> nth=1 >>")
     assert page.locator("figure .box.gone").count() == 1
     assert page.locator("figure .box.come").count() > 3
+
+
+def test_the_overview_says_what_the_model_is_and_what_was_done(opened: browsers.Watched) -> None:
+    page = opened.page
+    told = page.inner_text("[data-view=overview]")
+    assert "x: Tensor[(1, 3, 16, 16), float32]" in told and "2 nn.conv2d" in told
+    assert "4 calls were imported; 3 launches of 3 kernels" in told
+    assert "1 of 1 batch normalizations became part of weights" in told
+    assert page.locator(".step-row").count() == 3 and "conv 3x3, 3 → 8 + add + relu" in told
+    page.click(".step-row >> nth=0")
+    assert "/net/layer1/conv" in page.inner_text("#inspector")
+
+
+def test_addresses_can_be_shared_and_back_goes_back(
+    opened: browsers.Watched, chromium: Any, page_file: pathlib.Path
+) -> None:
+    page = opened.page
+    opened.view("graph")
+    page.click(".box.closed.group:has-text('conv 1x1, 8 → 8')")
+    shared = page.url
+    assert shared.endswith("#node=/net/layer2/conv")
+    opened.view("memory")
+    page.go_back()
+    page.wait_for_selector(".box.selected:has-text('conv 1x1, 8 → 8')")
+    page.go_back()
+    page.wait_for_selector("#inspector", state="hidden")
+    assert page.url.endswith("#graph")
+    page.go_back()
+    page.wait_for_selector("[data-view=overview]")
+    for route, selected in (
+        (shared.partition("#")[2], "conv 1x1, 8 → 8"),
+        ("node=/net/layer1/norm&module=0&as=calls", "batch_norm"),
+        ("node=x", "x"),
+        ("scope=net/layer1", "layer1 /"),
+        (f"node={quote(HOSTILE)}&as=calls", "relu"),
+    ):
+        other = browsers.Watched(chromium, page_file, f"#{route}")
+        other.page.wait_for_selector(".selected", state="attached")
+        assert selected in other.page.text_content(".selected"), route
+        assert other.page.is_visible("#inspector") and not other.complaints
+        other.page.close()
+    for broken in ("%", "nothing", "kernels/none", "passes/999", "node=none"):
+        page.goto(f"{page_file.as_uri()}?again#{broken}")
+        page.wait_for_selector("body[data-ready]")
 
 
 def test_search_selects_and_tells_all_about_a_node(opened: browsers.Watched) -> None:
@@ -259,6 +305,7 @@ def test_roofline_and_memory_are_drawn_and_tell_about_what_is_clicked(
 
 
 def test_passes_that_changed_nothing_are_folded(opened: browsers.Watched) -> None:
+    opened.view("passes")
     page, seen = opened.page, "rows => rows.filter(row => row.checkVisibility()).length"
     shown = page.eval_on_selector_all("[data-pass]", seen)
     assert 0 < shown < page.locator("[data-pass]").count() and "unchanged" in page.inner_text("summary.fold >> nth=0")
@@ -271,11 +318,11 @@ def test_the_keyboard_goes_everywhere(opened: browsers.Watched) -> None:
     for number, name in enumerate(VIEWS, 1):
         page.keyboard.press(str(number))
         assert page.get_attribute(f"#tab-{name}", "aria-selected") == "true"
-    page.keyboard.press("1")
+    page.keyboard.press("2")
     before = page.inner_text(".change h2")
     page.keyboard.press("j")
     assert page.inner_text(".change h2") != before
-    page.keyboard.press("3")
+    page.keyboard.press("4")
     page.keyboard.press("j")
     assert page.get_attribute("tr[data-kernel] >> nth=1", "aria-selected") == "true"
     theme = page.get_attribute("html", "data-theme")

@@ -1,7 +1,7 @@
 // Figures as pictures: the roofline, memory over time, and what threads did when.
 
-import { bytes, clip, el, empty, flop, plural, rate, segmented, share, spansText, svg, tail, tell, time, tipped } from "./base.js";
-import { doc, kernelOf, measuredOf, measuredText, timeOf } from "./data.js";
+import { bytes, clip, el, empty, flop, plural, rate, segmented, share, svg, tail, tell, time, tipped } from "./base.js";
+import { doc, kernelOf, measuredOf, measuredText, roleOf, timeOf } from "./data.js";
 
 const WIDTH = 1100;
 const HUES = 8;
@@ -60,11 +60,11 @@ function roof(number, name, speed, peak, xs, ys, x, y) {
 }
 
 function rooflinePoint(p, x, y, radius) {
-  const text = () => `${p.node.spans.join(", ") || p.node.name}\n${p.kernel.symbol}\n${p.found ? `${measuredText(p.found)}, ` : ""}predicted ${time(p.predicted)}\n${flop(p.kernel.flops)}, ${bytes(p.kernel.bytes)}\n${rate(p.y)}: ${share(p.y / doc.rates.flops)} of peak, bound by ${p.bound}`;
+  const text = () => `${p.kernel.role}\n${p.node.spans.join(", ") || p.node.name}\n${p.found ? `${measuredText(p.found)}, ` : ""}predicted ${time(p.predicted)}\n${flop(p.kernel.flops)}, ${bytes(p.kernel.bytes)}\n${rate(p.y)}: ${share(p.y / doc.rates.flops)} of peak, bound by ${p.bound}`;
   const isCertain = (one) => one.found?.isReliable ?? true;
   const choose = () => tell("select", { kind: "kernel", symbol: p.kernel.symbol, run: p.number });
   return tipped(svg("circle", {
-    class: `point bound-${p.bound} ${isCertain(p) ? "" : "unreliable"}`, cx: x(p.x), cy: y(p.y), r: radius, tabindex: "0", role: "button", "aria-label": p.node.name, click: choose,
+    class: `point bound-${p.bound} ${isCertain(p) ? "" : "unreliable"}`, cx: x(p.x), cy: y(p.y), r: radius, tabindex: "0", role: "button", "aria-label": p.kernel.role, click: choose,
     keydown: (event) => event.key === "Enter" && choose(),
   }), text);
 }
@@ -143,7 +143,7 @@ function drawLanes({ slices, threads: count }, ends) {
   const boxes = slices.map(([thread, node, start, end]) => {
     const { name, func, spans } = doc.graph[node];
     const box = svg("rect", { class: `slice part-${order.indexOf(func) % HUES}`, x: x(start), y: 30 + thread * (high + 10), width: Math.max(0.8, x(end) - x(start) - 0.4), height: high, rx: 2, click: () => selectRun(node) });
-    const label = x(end) - x(start) > 46 ? svg("text", { class: "value-label", x: x(start) + 5, y: 30 + thread * (high + 10) + 27 }, tail(spans[0] ?? name, Math.floor((x(end) - x(start)) / 6.8))) : null;
+    const label = x(end) - x(start) > 46 ? svg("text", { class: "value-label", x: x(start) + 5, y: 30 + thread * (high + 10) + 27 }, clip(roleOf(func) || name, Math.floor((x(end) - x(start)) / 6.8))) : null;
     const found = measuredOf(node);
     if (found && !found.isReliable) box.classList.add("unreliable");
     return [tipped(box, `${spans.join(", ") || name}\n${found && !found.isReliable ? `${measuredText(found)}; in this run ` : ""}${time(end - start)} from ${time(start)} on, thread ${thread}`), label];
@@ -180,6 +180,6 @@ function slowest({ kernels }) {
   const most = found[0]?.[1].seconds;
   return el("div", { class: "slowest" }, el("h3", {}, `The longest of ${plural(kernels.length, "kernel")}`), found.map(([node, { seconds, predicted, bound, isReliable }]) =>
     el("button", { type: "button", class: "bar-row", click: () => selectRun(node) },
-      el("span", {}, spansText(doc.graph[node].spans, 46) || clip(doc.graph[node].name, 46)), el("span", { class: "track" }, el("i", { style: `width:${(100 * seconds) / most}%` }), el("u", { style: `left:${Math.min(100, (100 * predicted) / most)}%`, title: "predicted" })),
+      el("span", { title: doc.graph[node].spans.join("\n") }, roleOf(doc.graph[node].func) || clip(doc.graph[node].name, 46)), el("span", { class: "track" }, el("i", { style: `width:${(100 * seconds) / most}%` }), el("u", { style: `left:${Math.min(100, (100 * predicted) / most)}%`, title: "predicted" })),
       el("b", {}, timeOf(seconds, isReliable)), el("small", {}, share(seconds / all)), el("small", { class: `bound ${bound}` }, bound))));
 }

@@ -49,6 +49,8 @@ export async function codeOf(symbol) {
 }
 
 export const kernelOf = (symbol) => kernelsBySymbol.get(symbol);
+/** What a kernel is for. */
+export const roleOf = (symbol) => kernelsBySymbol.get(symbol)?.role ?? "";
 export const measuredOf = (node) => measuredByNode.get(node);
 export const runsOf = (symbol) => nodesByKernel.get(symbol) ?? [];
 

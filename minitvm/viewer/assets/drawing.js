@@ -144,8 +144,15 @@ export class Drawing {
     if (at) this.centre(at.x + at.width / 2, at.y + at.height / 2, scale);
   }
 
+  /** The part that no panel lies over. */
+  room() {
+    const { left, width, height } = this.root.getBoundingClientRect();
+    const over = document.getElementById("inspector")?.getBoundingClientRect();
+    return { width: over?.width && over.left > left ? Math.min(width, over.left - left) : width, height };
+  }
+
   centre(x, y, k) {
-    const { width, height } = this.root.getBoundingClientRect();
+    const { width, height } = this.room();
     const to = vendor.zoomIdentity.translate(width / 2 - k * x, height / 2 - k * y).scale(k);
     vendor.select(this.root).call(this.zoom.transform, to);
   }

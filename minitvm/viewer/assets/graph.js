@@ -3,7 +3,7 @@
 import { clip, el, empty, plural, segmented, tell } from "./base.js";
 import { doc, hasScopes, nodeOf } from "./data.js";
 import { Drawing } from "./drawing.js";
-import { shapesOf } from "./shapes.js";
+import { scopesAround, shapesOf } from "./shapes.js";
 
 const state = { module: null, fn: 0, mode: "kernels", turned: new Set(), found: [], at: 0 };
 let drawing = null;
@@ -34,21 +34,62 @@ function functionChoice() {
     functions.map((fn, n) => el("option", { value: n, selected: n === state.fn }, clip(fn.name, 40))));
 }
 
-function choose(module, fn) {
+function choose(module, fn, at) {
   Object.assign(state, { module, fn, turned: new Set() });
   if (currentFunction().groups.length === 0 && state.mode === "kernels") state.mode = "calls";
-  render();
+  render(at);
 }
 
 let host = null;
 
-export function graphView() {
+/** `at`: what an address says ({node, nth, scope, module, function, as}). */
+export function graphView(at) {
   host = el("section", { class: "view graph", "aria-label": "graph" });
-  choose(state.module ?? doc.last, state.fn);
+  if (!at) choose(state.module ?? doc.last, state.fn);
+  else {
+    const module = doc.modules[at.module] ? Number(at.module) : doc.last;
+    const isMode = ["calls", "scopes"].includes(at.as);
+    state.mode = isMode ? at.as : at.scope === undefined ? "kernels" : "scopes";
+    choose(module, doc.modules[module][at.function] ? Number(at.function) : 0, at);
+  }
   return host;
 }
 
-function render() {
+/** Nodes by the name of an address: one of the model's, a variable's, or a number in the text. */
+const named = (fn, name) => fn.nodes.map((_, n) => nodeOf(fn, n)).filter((node) =>
+  node.spans.includes(name) || node.label === name || (node.kind === "var" && node.name === name));
+
+const nameOf = (node) => (node.kind === "var" ? node.name : node.spans[0] ?? node.label);
+
+/** The address of a box: what :func:`graphView` takes. */
+function addressOf(id) {
+  const fn = currentFunction();
+  const place = { module: state.module === doc.last ? undefined : state.module, function: state.fn || undefined };
+  if (id.startsWith("s:")) return { scope: id.slice(2), ...place };
+  const number = Number(id.slice(2));
+  const node = id.startsWith("n:") ? nodeOf(fn, number) : fn.nodes.map((_, n) => nodeOf(fn, n)).find((one) => one.group === number);
+  const nth = named(fn, nameOf(node)).findIndex((one) => one.number === node.number);
+  const isInside = id.startsWith("n:") && node.group >= 0;
+  return { node: nameOf(node), nth: nth || undefined, ...place, as: isInside ? "calls" : state.mode === "scopes" ? "scopes" : undefined };
+}
+
+/** Selects what an address names; scopes around it are opened. */
+async function goToAddress({ node, nth, scope }) {
+  const fn = currentFunction();
+  const found = scope === undefined ? named(fn, node)[nth ?? 0] : null;
+  if (scope === undefined && !found) {
+    note.textContent = `no node is called ${clip(node, 60)}`;
+    return;
+  }
+  const path = scope === undefined ? (state.mode === "scopes" ? scopesAround(found) : []) : scope.split("/").slice(0, -1);
+  path.forEach((_, i) => state.turned.add(`s:${path.slice(0, i + 1).join("/")}`));
+  if (path.length) await draw();
+  const id = found ? state.shownAs.get(found.number) : `s:${scope}`;
+  selected(id, true);
+  drawing.reveal(id);
+}
+
+function render(at) {
   const fn = currentFunction();
   drawing = new Drawing({ label: "the graph", onSelect: selected, onOpen: turn });
   const modes = [["calls", "Calls", "every call, groups as boxes"], ["kernels", "Kernels", "a box for each kernel"]];
@@ -61,7 +102,10 @@ function render() {
     }), note, legend());
   drawing.element.append(drawing.buttons());
   host.replaceChildren(bar, fn.nodes.length ? drawing.element : empty("this function computes nothing"));
-  requestAnimationFrame(() => draw());
+  requestAnimationFrame(async () => {
+    await draw();
+    if (at) await goToAddress(at);
+  });
 }
 
 const KINDS = [["OUT_ELEMWISE_FUSABLE", "convolution, product"], ["ELEMWISE", "element-wise"], ["BROADCAST", "broadcast"],
@@ -89,13 +133,15 @@ async function turn(id) {
   drawing.reveal(id, drawing.transform.k);
 }
 
-function selected(id) {
+/** `isThere`: the address says so already. */
+function selected(id, isThere = false) {
   drawing.select(id);
   const fn = currentFunction();
   if (id.startsWith("n:")) tell("select", { kind: "node", fn, number: Number(id.slice(2)), module: state.module });
   else if (id.startsWith("g:")) tell("select", { kind: "group", fn, number: Number(id.slice(2)), module: state.module });
   else tell("select", { kind: "scope", name: id.slice(2), fn });
   state.selected = id;
+  if (!isThere) tell("route", addressOf(id));
 }
 
 /** Mark what a search finds; the number of nodes. */

@@ -1,7 +1,7 @@
 // All about what was clicked: where it is from, its types, what was decided about it and why, its kernel and its time.
 
 import { bytes, clip, el, flop, on, plural, rate, share, tell, time } from "./base.js";
-import { decisionsAbout, doc, kernelOf, makerOf, measuredOf, measuredText, nodeOf, runOfGroup, runsOf, shortType } from "./data.js";
+import { decisionsAbout, doc, kernelOf, makerOf, measuredOf, measuredText, nodeOf, roleOf, runOfGroup, runsOf, shortType } from "./data.js";
 import { scopesAround } from "./shapes.js";
 
 const panel = el("aside", { id: "inspector", "aria-label": "details", hidden: true });
@@ -61,7 +61,7 @@ function groupParts({ fn, number }) {
   const spans = doc.spans[group.span];
   const calls = fn.nodes.map((_, n) => nodeOf(fn, n)).filter((node) => node.group === number);
   return [
-    el("h2", {}, clip(group.name, 60)),
+    el("h2", {}, roleOf(group.kernel) || clip(group.name, 60)),
     origin(spans),
     section("Calls of the group", el("ol", { class: "operands" }, calls.map((node) => el("li", {}, el("code", {}, `${node.name}: ${shortType(node.type)}`))))),
     kernelSummary(group.kernel, runOfGroup(group), group.name),
@@ -80,7 +80,7 @@ function kernelParts({ symbol, run }) {
   const kernel = kernelOf(symbol);
   if (!kernel) return [el("h2", {}, symbol), el("p", { class: "note" }, "no kernel: it runs in Python, or moves nothing")];
   return [
-    el("h2", {}, clip(symbol, 60)),
+    el("h2", {}, kernel.role),
     origin(run === undefined ? kernel.nodes : doc.graph[run].spans),
     kernelSummary(symbol, run ?? runsOf(symbol)[0], symbol),
     section("Why these loops", decisionList(kernel.decisions.map(([by, about, taken, reason]) => ({ by, about, taken: Boolean(taken), reason, stage: "" })))),

@@ -12,7 +12,7 @@ const each = (kernel) => {
 
 /** Heading: [the figure that is sorted by, its text, a hint]. */
 const COLUMNS = {
-  kernel: [(k) => k.symbol, (k) => clip(k.symbol.replace(/^fused_(nn_)?(contrib_)?/, ""), 36), "the fused group"],
+  kernel: [(k) => k.role, (k) => clip(k.role, 44), "what it is for"],
   nodes: [(k) => k.nodes.length, (k) => spansText(k.nodes, 22), "the model's nodes that it computes"],
   template: [(k) => k.template, (k) => clip(k.template.replace(/^template /, "").replace(/^.*\./, ""), 26), "who writes its loops"],
   runs: [runs, (k) => String(runs(k)), "calls in one run"],
@@ -53,7 +53,7 @@ export function kernelsView(symbol) {
 function ordered() {
   const [key] = COLUMNS[table.by];
   const sign = table.falling ? -1 : 1;
-  const hit = (kernel) => [kernel.symbol, kernel.template, ...kernel.nodes].some((part) => part.toLowerCase().includes(table.wanted));
+  const hit = (kernel) => [kernel.role, kernel.symbol, kernel.template, ...kernel.nodes].some((part) => part.toLowerCase().includes(table.wanted));
   const compared = (a, b) => (typeof a === "string" ? a.localeCompare(b) : a - b);
   return doc.kernels.filter(hit).sort((a, b) => sign * compared(key(a), key(b)));
 }
@@ -82,6 +82,8 @@ function cell(kernel, name, most) {
   return el("td", { class: TEXTS.has(name) ? "" : "figure", title }, bar, el("span", { class: name === "bound by" ? `bound ${text}` : "" }, text));
 }
 
+const headOf = (symbol) => el("header", { class: "bar" }, el("h2", {}, kernelOf(symbol).role), el("code", { class: "note" }, clip(symbol, 90)));
+
 export async function chooseKernel(symbol, isAsked = true) {
   table.chosen = symbol;
   for (const one of body.children) one.setAttribute("aria-selected", String(one.dataset.kernel === symbol));
@@ -90,9 +92,9 @@ export async function chooseKernel(symbol, isAsked = true) {
     tell("select", { kind: "kernel", symbol });
     tell("route", `kernels/${symbol}`);
   }
-  under.replaceChildren(el("header", { class: "bar" }, el("h2", {}, clip(symbol, 90))), el("p", { class: "busy" }, "unpacking …"));
+  under.replaceChildren(headOf(symbol), el("p", { class: "busy" }, "unpacking …"));
   const code = await codeView(symbol);
-  if (table.chosen === symbol) under.replaceChildren(el("header", { class: "bar" }, el("h2", {}, clip(symbol, 90))), code);
+  if (table.chosen === symbol) under.replaceChildren(headOf(symbol), code);
 }
 
 export function searchKernels(text) {

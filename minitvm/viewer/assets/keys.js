@@ -3,7 +3,7 @@
 import { el } from "./base.js";
 
 const KEYS = [
-  ["1 … 6", "views: passes, graph, kernels, roofline, memory, threads"],
+  ["1 … 7", "views: overview, passes, graph, kernels, roofline, memory, threads"],
   ["/", "search (Enter: next, Shift+Enter: back)"],
   ["j k  ↓ ↑", "next and previous pass or kernel; along the graph's edges"],
   ["← →", "graph: the box beside"],

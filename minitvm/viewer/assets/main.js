@@ -7,11 +7,12 @@ import { doc, kernelOf, open } from "./data.js";
 import { graphDrawing, graphView, nextFound, searchGraph, turnSelected, walk, walkSideways } from "./graph.js";
 import { closeInspector, inspector } from "./inspector.js";
 import { helpDialog, listen } from "./keys.js";
+import { overviewView } from "./overview.js";
 import { nextWay, passesView, stepPass } from "./passes.js";
 import { themeButton, toggleTheme } from "./theme.js";
 
-const VIEWS = { passes: "Passes", graph: "Graph", kernels: "Kernels", roofline: "Roofline", memory: "Memory", threads: "Threads" };
-const MAKERS = { passes: (at) => passesView(at === undefined ? undefined : Number(at)), graph: graphView, kernels: kernelsView, roofline: rooflineView, memory: memoryView, threads: threadsView };
+const VIEWS = { overview: "Overview", passes: "Passes", graph: "Graph", kernels: "Kernels", roofline: "Roofline", memory: "Memory", threads: "Threads" };
+const MAKERS = { overview: overviewView, passes: (at) => passesView(at === undefined ? undefined : Number(at)), graph: graphView, kernels: kernelsView, roofline: rooflineView, memory: memoryView, threads: threadsView };
 
 let current = null;
 const stage = el("main", {});
@@ -20,17 +21,54 @@ const found = el("span", { id: "found", role: "status" });
 const tabs = el("nav", { role: "tablist", "aria-label": "views" }, Object.entries(VIEWS).map(([name, text], i) =>
   el("button", { type: "button", role: "tab", id: `tab-${name}`, title: `${text} (${i + 1})`, click: () => go(name) }, text)));
 
+/** Shows a view, at a pass, a kernel or a place in the graph. */
 function go(name, at) {
+  show(name, at);
+  setRoute(at === undefined ? name : typeof at === "object" ? at : `${name}/${at}`);
+}
+
+function show(name, at) {
   current = name;
   for (const tab of tabs.children) tab.setAttribute("aria-selected", String(tab.id === `tab-${name}`));
   stage.replaceChildren(MAKERS[name](at));
   stage.firstElementChild.dataset.view = name;
-  setRoute(at === undefined ? name : `${name}/${at}`);
   if (name !== "graph" && name !== "kernels") found.textContent = "";
 }
 
+let isApplying = false; // what an address asked for is not a new one
+let isStepping = false; // keys go through many: they are one step back
+
+/** The address of what is shown: a text, or by name (`node=layer1.conv`). */
 function setRoute(route) {
-  history.replaceState(null, "", `#${encodeURI(route)}`);
+  if (isApplying) return;
+  const given = typeof route === "object" ? Object.entries(route).filter(([, value]) => value !== undefined) : [];
+  const text = typeof route === "object" ? new URLSearchParams(given).toString().replaceAll("%2F", "/") : encodeURI(route);
+  if (location.hash === `#${text}`) return;
+  const isFirst = document.body.dataset.ready === undefined;
+  history[isFirst || isStepping ? "replaceState" : "pushState"](null, "", `#${text}`);
+}
+
+/** Shows what the address says. */
+function follow() {
+  isApplying = true;
+  closeInspector();
+  const hash = location.hash.slice(1);
+  const named = Object.fromEntries(new URLSearchParams(hash));
+  const [view, ...at] = safely(decodeURI, hash).split("/");
+  const place = at.join("/");
+  if (named.node !== undefined || named.scope !== undefined) show("graph", named);
+  else if (view === "kernels" && kernelOf(place)) show("kernels", place);
+  else if (view === "passes" && doc.passes[Number(place || NaN)]) show("passes", Number(place));
+  else show(MAKERS[view] ? view : "overview");
+  isApplying = false;
+}
+
+function safely(decode, text) {
+  try {
+    return decode(text);
+  } catch {
+    return text; // a % that escapes nothing
+  }
 }
 
 function searched() {
@@ -53,14 +91,18 @@ function searchKey(event) {
 }
 
 function step(by) {
-  if (current === "passes") stepPass(by);
-  else if (current === "kernels") stepKernel(by);
-  else if (current === "graph") walk(by);
-  else return false;
+  const steps = { passes: stepPass, kernels: stepKernel, graph: walk };
+  return steps[current] ? stepping(() => steps[current](by)) : false;
+}
+
+function stepping(act) {
+  isStepping = true;
+  act();
+  isStepping = false;
   return true;
 }
 
-const aside = (by) => (current === "graph" ? walkSideways(by) : false);
+const aside = (by) => (current === "graph" ? stepping(() => walkSideways(by)) : false);
 
 function zoomed(act) {
   const drawing = current === "graph" ? graphDrawing() : null;
@@ -99,17 +141,14 @@ async function start() {
   await open();
   const help = helpDialog();
   const keys = el("button", { type: "button", class: "icon", title: "keys (?)", "aria-label": "keys", click: () => help.showModal() }, "?");
-  document.body.append(el("header", { id: "top" }, el("a", { class: "mark", href: "#passes", click: () => go("passes") }, "minitvm"), title(), tabs, el("div", { class: "finder" }, search, found), theme, keys),
+  document.body.append(el("header", { id: "top" }, el("a", { class: "mark", href: "#overview" }, "minitvm"), title(), tabs, el("div", { class: "finder" }, search, found), theme, keys),
     doc.run?.doubts.length ? el("p", { id: "doubts", role: "status" }, doc.run.doubts.join("; ")) : "",
     el("div", { id: "frame" }, stage, inspector()), help);
   on("go", go);
   on("route", setRoute);
   listen(keyActions(help));
-  const [view, ...at] = decodeURI(location.hash.slice(1)).split("/");
-  const place = at.join("/");
-  if (view === "kernels" && kernelOf(place)) go("kernels", place);
-  else if (view === "passes" && doc.passes[Number(place)]) go("passes", Number(place));
-  else go(MAKERS[view] ? view : "passes");
+  addEventListener("popstate", follow);
+  follow();
   document.body.dataset.ready = "true";
 }
 

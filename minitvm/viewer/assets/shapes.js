@@ -1,7 +1,7 @@
 // Which boxes stand for which nodes: calls, groups that are kernels, and the scopes of the model around them.
 
 import { clip, plural, spansText } from "./base.js";
-import { doc, measuredOf, nodeOf, runOfGroup, scopeOf, shortType, timeOf } from "./data.js";
+import { doc, measuredOf, nodeOf, roleOf, runOfGroup, scopeOf, shortType, timeOf } from "./data.js";
 import { boxSize } from "./drawing.js";
 
 const MOST = 36; // characters of a line in a box
@@ -73,7 +73,7 @@ function callBox(node, parent, classes) {
 
 function clusterOf(fn, { id, parent, title }) {
   const isGroup = id.startsWith("g:");
-  return { id, parent, title: clip(isGroup ? title.replace(/^fused_/, "") : title, 46), header: 18, classes: isGroup ? "group" : "scope", hint: title };
+  return { id, parent, title: clip(isGroup ? roleOf(fn.groups[Number(id.slice(2))].kernel) || title.replace(/^fused_/, "") : title, 46), header: 18, classes: isGroup ? "group" : "scope", hint: title };
 }
 
 /** What was measured of a group's own run. */
@@ -90,11 +90,11 @@ function clusterBox(fn, { id, parent, title, nodes }) {
   }
   const group = fn.groups[Number(id.slice(2))];
   const found = measuredOfGroup(group);
-  const names = nodes.filter((node) => node.kind === "call").map((node) => operatorName(node.name));
+  const names = nodes.filter((node) => node.kind === "call").map((node) => operatorName(node.name)).join(" + ");
   const last = nodes.at(-1);
   const lines = [clip(shortType(last.type), MOST), spansText(doc.spans[group.span], MOST) || clip(group.name, MOST)];
   if (found !== undefined) lines.push(timeOf(found.seconds, found.isReliable));
-  return sized({ id, parent, title: clip(names.join(" + "), MOST), lines, classes: `closed group fusion-${strongest(nodes)}`, hint: title });
+  return sized({ id, parent, title: clip(roleOf(group.kernel) || names, MOST + 8), lines, classes: `closed group fusion-${strongest(nodes)}`, hint: title });
 }
 
 const ORDER = ["ELEMWISE", "BROADCAST", "INJECTIVE", "TUPLE", "COMM_REDUCE", "OUT_ELEMWISE_FUSABLE", "OPAQUE"];
