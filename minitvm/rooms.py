@@ -36,6 +36,7 @@ BEHIND |= {
     "models.tuned": "driver.tune.tuned",
     "models.with_room": "passes.caches.with_room",
     "passes.context.verifier": "passes.verify.verifier",
+    "passes.partition.supported.set_attribute": "tvm.relay.registered.set_attribute",
     "passes.places.other_ways": "passes.winograd.ways",
     "runtime.archive.origin_of": "runtime.signing.origin_of",
     "runtime.archive.sign": "runtime.signing.sign",

@@ -10,7 +10,6 @@ _DYNAMIC = "minitvm.InferenceSession(model) compiles for the shapes that it meet
 _OTHER_GPU = "GPUs are NVIDIA's: minitvm.cuda(0)"
 _PACKED = "functions are Python's: docs/add-an-operator.md adds an operator"
 _TENSORS = "the loop IR is minitvm.ir.loop: docs/loop-ir.md"
-_EXPORT = "export the model to ONNX, then use relay.frontend.from_onnx"
 
 INSTEAD: dict[str, str] = {
     **dict.fromkeys(("te", "topi", "hybrid", "lower"), _KERNELS),
@@ -65,7 +64,6 @@ INSTEAD: dict[str, str] = {
     "relay.transform.PlanDevices": "a library runs on one device",
     "relay.transform.ManifestAlloc": "memory is planned in build: lib.plan",
     "relay.transform.ManifestLifetimes": "memory is planned in build: lib.plan",
-    "relay.transform.FakeQuantizationToInteger.optional_qat": _EXPORT,
     "relay.transform.recast": "relay.transform.ToMixedPrecision",
     "relay.transform.to_cps": _NO_LET,
 }

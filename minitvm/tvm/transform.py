@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from minitvm.passes.partition import MergeComposite as MergeComposite
     from minitvm.passes.partition import PartitionGraph as PartitionGraph
 
-_FORMS = ("AlterOpLayout", "ConvertLayout", "FakeQuantizationToInteger", "Legalize")
+_FORMS = dict.fromkeys(("AlterOpLayout", "ConvertLayout", "Legalize"), "registered")
+_FORMS["FakeQuantizationToInteger"] = "fake_quantization"
 """Passes that are made of Relay's arguments."""
 for _name in _FORMS:
     globals().pop(_name, None)
@@ -52,5 +53,7 @@ class PrintIR(Printer, ModulePass):  # type: ignore[no-redef]  # the one of mini
 
 def __getattr__(name: str) -> Any:
     if name in _FORMS:  # which know operators, and so the importer's numpy and more
-        return getattr(importlib.import_module("minitvm.tvm.relay.registered"), name)
+        return getattr(importlib.import_module(f"minitvm.tvm.relay.{_FORMS[name]}"), name)
+    if name == "fake_quantization_to_integer":
+        return importlib.import_module("minitvm.tvm.relay.fake_quantization")
     return lacking.attribute("relay.transform", name, "minitvm.transform")

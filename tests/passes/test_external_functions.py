@@ -263,7 +263,7 @@ def test_errors_of_generators_are_of_the_build() -> None:
 def test_what_is_refused() -> None:
     with pytest.raises(TypeInferenceError, match=r"there is no operator 'nn\.conv3'"):
         register_op_attr("nn.conv3", "target.a", True)
-    with pytest.raises(PassError, match="attribute 'FTVMLegalize'"):
+    with pytest.raises(PassError, match="FTVMLegalize of exp is True"):
         minitvm.ir.register_op_attr("exp", "FTVMLegalize", True)
     with pytest.raises(PassError, match="no pattern table is registered for 'numpie'"):
         get_pattern_table("numpie")

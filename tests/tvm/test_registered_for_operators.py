@@ -127,5 +127,3 @@ def test_what_raises_says_where() -> None:
 def test_passes_of_a_target_know_this_machine() -> None:
     for made in (transform.AlterOpLayout(), transform.FakeQuantizationToInteger(), transform.Legalize()):
         assert_same_numbers(made(module(CONV)), module(CONV))
-    with pytest.raises(MiniTVMError, match="use_qat"):
-        transform.FakeQuantizationToInteger(False, True)

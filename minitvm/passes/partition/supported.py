@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
+from minitvm.doors import door
 from minitvm.errors import PassError, TypeInferenceError, did_you_mean, user_code
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Expr, Function, Module, Tuple, TupleGetItem
@@ -22,20 +23,26 @@ SUPPORTED: dict[tuple[str, str], Support] = {}
 """By operator and compiler: whether it computes a call."""
 
 
+@door
+def set_attribute(op_name: str, attr_name: str, value: Any, level: int) -> None:
+    """What Relay's passes ask operators for."""
+    raise PassError(f"attribute {attr_name!r} of an operator is not known here", hint='there is "target.mylib"')
+
+
 def register_op_attr(op_name: str, attr_key: str, value: Support | None = None, level: int = 10) -> Any:
     """``register_op_attr("nn.conv2d", "target.mylib", value)``: whether a compiler computes an operator's calls: a
-    boolean, or a function of a call; a decorator without a value.
+    boolean, or a function of a call; a decorator without a value.  ``FTVMLegalize`` and the like are what
+    Relay's passes ask for.
 
     Raises :class:`TypeInferenceError` where there is no such operator, :class:`PassError` for another attribute.
     """
     if op_name not in OPS:
         raise TypeInferenceError(f"there is no operator {op_name!r}", hint=did_you_mean(op_name, OPS, str))
-    if not attr_key.startswith("target."):
-        raise PassError(
-            f"attribute {attr_key!r} of an operator is not known here", hint='"target.mylib" says what mylib computes'
-        )
     if value is None:
         return lambda given: register_op_attr(op_name, attr_key, given, level)
+    if not attr_key.startswith("target."):
+        set_attribute(op_name, attr_key, value, level)
+        return value
     SUPPORTED[op_name, attr_key.removeprefix("target.")] = value
     return value
 

@@ -126,6 +126,8 @@ def _adaptive_pool(kind: str) -> Callable[..., Expr]:
         sizes = sizes * len(axes) if len(sizes) == 1 else sizes
         for axis, cells in zip(axes, sizes, strict=True):
             extent = found.shape[axis]
+            if cells == extent:
+                continue
             ends = [(i * extent // cells, -(-(i + 1) * extent // cells)) for i in range(cells)]
             parts = [
                 made(reduce, made("strided_slice", found, begin=[a], end=[b], axes=[axis]), axis=(axis,), keepdims=True)

@@ -34,6 +34,18 @@ def _centred(data: Any, zero_point: Any, axis: int = 0) -> Expr:
     return made("subtract", wide, _along(zero, axis, rank_of(wide)))
 
 
+@composed("qnn.op.quantize")
+def quantize(data: Any, output_scale: Any, output_zero_point: Any, axis: Any, out_dtype: str) -> Expr:
+    """Numbers as integers on a scale; as int32, sums of such."""
+    if out_dtype != "int32":
+        return _quantized(data, output_scale, output_zero_point, out_dtype, axis)
+    wide, rank = made("cast", data, dtype="float64"), rank_of(tensor(data))
+    scale, zero = (_along(made("cast", one, dtype="float64"), axis, rank) for one in (output_scale, output_zero_point))
+    steps = made("add", made("round", made("divide", wide, scale)), zero)
+    ends = np.iinfo(out_dtype)
+    return made("cast", made("clip", steps, a_min=float(ends.min), a_max=float(ends.max)), dtype=out_dtype)
+
+
 @composed("qnn.op.requantize")
 def requantize(
     data: Any,

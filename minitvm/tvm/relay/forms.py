@@ -119,10 +119,16 @@ class _Var(nodes.Var, metaclass=Form):
         return nodes.Var(name_hint, type_annotation, _span(span))
 
 
+_NARROWER = {"int64": "int32", "float64": "float32"}
+
+
 def const(value: Any, dtype: str | None = None, span: Any = None, name: str | None = None) -> nodes.Constant:
-    """A constant of a number, numbers in lists, or an array; Python's integers are int32, floats float32."""
+    """A constant of a number, numbers in lists, or an array: integers are int32, floats float32 unless a dtype is
+    given, numpy's too."""
     if isinstance(value, NDArray):
         value = value.numpy()
+    elif dtype is None and isinstance(value, (np.ndarray, np.generic)):
+        dtype = _NARROWER.get(value.dtype.name)
     if isinstance(value, float) or not isinstance(value, (np.ndarray, np.generic)):  # np.float64 is a float, as in TVM
         value = [number(v) for v in value] if isinstance(value, (list, tuple)) else number(value)
     try:

@@ -170,7 +170,7 @@ def tensor(value: Any) -> Expr:
         return value
     if isinstance(value, (list, tuple)):
         return Tuple([tensor(one) for one in value])
-    return const(value)
+    return const(value, str(value.dtype) if isinstance(value, np.ndarray) else None)
 
 
 def plain(value: Any) -> Any:

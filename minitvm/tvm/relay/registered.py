@@ -24,7 +24,7 @@ from minitvm.ir.ops.transform import LayoutTransform
 from minitvm.ir.relayout import Carry, Move, Placement, Site
 from minitvm.ir.types import Type
 from minitvm.ir.visitor import as_function, children, post_order, rewrite, substitute
-from minitvm.passes import alter_op_layout, canonicalize, convert_layout, quantized
+from minitvm.passes import alter_op_layout, canonicalize, convert_layout
 from minitvm.passes.manager import FunctionPass, Pass, PassContext
 from minitvm.passes.places import PLACED, Asked, in_pipeline
 from minitvm.target import MachineModel
@@ -234,14 +234,3 @@ def AlterOpLayout(machine: MachineModel | None = None, kind: str | None = None, 
     found = backend.machine if backend else machine
     assert found is not None
     return alter_op_layout.AlterOpLayout(found, kind or (backend.schedules if backend else "llvm"), **options)
-
-
-def FakeQuantizationToInteger(hard_fail: Any = False, use_qat: bool = False, optional_qat_ops: Any = None) -> Pass:
-    """Relay's: for the target that was entered, or this machine; or for the one that stands in place of ``hard_fail``.
-
-    :class:`PassError` for quantization-aware training, whose operators are not rewritten here.
-    """
-    if use_qat or optional_qat_ops:
-        raise PassError("FakeQuantizationToInteger: use_qat is not offered", hint="QDQ, as exporters write it, is")
-    machine = hard_fail if isinstance(hard_fail, MachineModel) else backend_for(None, None).machine
-    return quantized.FakeQuantizationToInteger(machine)
