@@ -18,7 +18,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from minitvm.driver import backend_for
 from minitvm.errors import MiniTVMError, PassError
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.dtypes import limits
@@ -27,9 +26,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.quantize import Dequantize, Quantize
 from minitvm.ir.types import TupleType
 from minitvm.ir.visitor import as_function, children, post_order, rewrite
-from minitvm.passes import quantized
-from minitvm.passes.manager import FunctionPass, Pass, PassContext
-from minitvm.target import MachineModel
+from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.tvm.relay import operators
 from minitvm.tvm.relay.composed import made
 from minitvm.tvm.relay.registered import attribute, set_attribute
@@ -281,14 +278,3 @@ class BetweenQuantizations(FunctionPass):
         values, kind = found
         axis = kind.axis if kind.is_along else -1
         return made("qnn.dequantize", values, Constant(kind.scale), Constant(kind.zero), axis=axis)
-
-
-def FakeQuantizationToInteger(
-    hard_fail: Any = False, use_qat: bool = False, optional_qnn_ops: Iterable[str] | None = None
-) -> Pass:
-    """Relay's; minitvm's own, which a build runs, for the machine that stands in place of ``hard_fail``."""
-    from minitvm.tvm.relay import fake_quantization_rules as _  # registers what there is
-
-    if isinstance(hard_fail, MachineModel):
-        return quantized.FakeQuantizationToInteger(hard_fail)
-    return BetweenQuantizations(bool(hard_fail), use_qat, optional_qnn_ops or ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,9 @@ import numpy as np
 
 from minitvm.ir.dtypes import limits
 from minitvm.ir.expr import Call, Constant, Expr, Tuple
+from minitvm.passes import quantized
+from minitvm.passes.manager import Pass
+from minitvm.target import MachineModel
 from minitvm.tvm.relay import operators
 from minitvm.tvm.relay.composed import made
 from minitvm.tvm.relay.fake_quantization import ON_DEMAND, RULES, Affine, Refused, Stored, centred, requantized, rule
@@ -392,3 +396,12 @@ def softmax(call: Call, found: list[Any], out: Affine | None) -> Stored:
 
 
 ON_DEMAND.add("nn.softmax")
+
+
+def FakeQuantizationToInteger(
+    hard_fail: Any = False, use_qat: bool = False, optional_qnn_ops: Iterable[str] | None = None
+) -> Pass:
+    """Relay's; minitvm's own, which a build runs, for the machine that stands in place of ``hard_fail``."""
+    if isinstance(hard_fail, MachineModel):
+        return quantized.FakeQuantizationToInteger(hard_fail)
+    return BetweenQuantizations(bool(hard_fail), use_qat, optional_qnn_ops or ())
