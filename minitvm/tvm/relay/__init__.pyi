@@ -62,6 +62,7 @@ from minitvm.tvm.relay import composed_nn as composed_nn
 from minitvm.tvm.relay import composed_qnn as composed_qnn
 from minitvm.tvm.relay import dataflow_pattern as dataflow_pattern
 from minitvm.tvm.relay import fake_quantization as fake_quantization
+from minitvm.tvm.relay import fake_quantization_pass as fake_quantization_pass
 from minitvm.tvm.relay import fake_quantization_rules as fake_quantization_rules
 from minitvm.tvm.relay import forms as _ty
 ty = _ty

@@ -396,12 +396,3 @@ def softmax(call: Call, found: list[Any], out: Affine | None) -> Stored:
 
 
 ON_DEMAND.add("nn.softmax")
-
-
-def FakeQuantizationToInteger(
-    hard_fail: Any = False, use_qat: bool = False, optional_qnn_ops: Iterable[str] | None = None
-) -> Pass:
-    """Relay's; minitvm's own, which a build runs, for the machine that stands in place of ``hard_fail``."""
-    if isinstance(hard_fail, MachineModel):
-        return quantized.FakeQuantizationToInteger(hard_fail)
-    return BetweenQuantizations(bool(hard_fail), use_qat, optional_qnn_ops or ())
