@@ -22,7 +22,7 @@ from minitvm.tvm.relay.fake_quantization_rules import RULES as RULES
 
 
 class BetweenQuantizations(FunctionPass):
-    """Makes integers of what is quantized; ``hard_fail`` raises where an operator between dequantize and quantize stays as it is."""
+    """Makes integers of what is quantized; ``hard_fail`` raises where an operator in between stays as it is."""
 
     def __init__(self, hard_fail: bool, use_qat: bool, optional: Iterable[str]) -> None:
         self.hard_fail, self.use_qat, self.optional = hard_fail, use_qat, tuple(optional)
