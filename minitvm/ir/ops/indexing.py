@@ -143,7 +143,7 @@ class GatherNd(Op, name="gather_nd", fusion=Fusion.INJECTIVE, looks_up=True):
 
 
 def depth_of(op: Op, data: TensorType, indices: TensorType, batch_dims: int = 0) -> int:
-    """How many dimensions of data one position names."""
+    """The number of dimensions of data that one position names."""
     depth = indices.shape[0] if indices.rank else None
     if not isinstance(depth, int):
         raise op.reject(f"the first dimension of indices must be known, found {indices}") from Undecided(depth)
