@@ -14,7 +14,7 @@ from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Constant, Expr, Function, TupleGetItem, Var
 from minitvm.ir.expr import Tuple as TupleExpr
 from minitvm.ir.op import Op
-from minitvm.ir.ops.control import OutOfRange
+from minitvm.ir.ops.checks import OutOfRange
 from minitvm.ir.types import Span, TensorType, TupleType, Type, closed, flatten, is_numeric, leaves, nest, tensor_fields
 from minitvm.ir.visitor import calls, post_order, sizes_of
 from minitvm.runtime.cost import Cost

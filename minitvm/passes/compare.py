@@ -17,7 +17,7 @@ from minitvm.ir.dtypes import STORED, carrier, is_float, step_after_one
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Expr, Function
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops.control import few_trips
+from minitvm.ir.ops.bodies import few_trips
 from minitvm.ir.types import TensorType, TupleType, Type, closed, is_numeric, type_of
 from minitvm.ir.visitor import calls
 from minitvm.passes.roundings import HALF_RTOL, RTOL, Results, beyond_roundings, flatten, is_small, moved, numbers_in

@@ -21,7 +21,7 @@ from minitvm.ir.decision import Decision, Declined, decision, listening, name_of
 from minitvm.ir.dims import are_counted_on
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops.control import StopFusion
+from minitvm.ir.ops.checks import StopFusion
 from minitvm.ir.structural import node_key
 from minitvm.ir.types import Shape, TensorType, TupleType, is_named, tensor_fields
 from minitvm.ir.visitor import as_function, children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of

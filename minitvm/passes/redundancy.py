@@ -15,7 +15,7 @@ from minitvm.ir.decision import Declined, decide, name_of
 from minitvm.ir.evaluate import NOT_CONSTANT, folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.op import Fusion, Op
-from minitvm.ir.ops.control import If, Loop
+from minitvm.ir.ops.bodies import Choice, OverFunctions
 from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
 from minitvm.ir.structural import node_key
@@ -88,13 +88,13 @@ def _is_cheap(call: Call) -> bool:
 
 
 class DeadCodeElimination(ModulePass, opt_level=1):
-    """Drop unread results of called functions and of If, their unused parameters, and functions never called.
+    """Drop unread results of called functions and of choices, their unused parameters, and functions never called.
 
     ``entries`` are the functions to keep whatever calls them.  Loops are left alone: a carried value that nobody
     reads may steer the loop.
     """
 
-    needs: tuple[type, ...] = (Function, If, TupleGetItem)
+    needs: tuple[type, ...] = (Function, Choice, TupleGetItem)
     entries: tuple[str, ...] = ("main",)
 
     def __init__(self, entries: Sequence[str] = entries) -> None:
@@ -137,9 +137,9 @@ def _narrowed(call: Call, readers: list[Expr]) -> Expr:
         return call
     if isinstance(call.op, Function):
         narrow = _without_unused_params(_keep_fields(call.op, fields), call)
-    elif isinstance(call.op, If):
-        then, orelse = (_keep_fields(branch, fields) for branch in (call.op.then_branch, call.op.else_branch))
-        narrow = Call(call.op.with_attributes(then_branch=then, else_branch=orelse), call.args, span=call.span)
+    elif isinstance(call.op, Choice):
+        branches = {name: _keep_fields(branch, fields) for name, branch in held_functions(call).items()}
+        narrow = Call(call.op.with_attributes(**branches), call.args, span=call.span)
     else:
         return call
     decide("DeadCodeElimination", call, f"of its results only {', '.join(map(str, fields))} are read")
@@ -184,7 +184,7 @@ class FoldConstant(FunctionPass, opt_level=2):
 
     Left alone: calls without arguments (``zeros``, ``ones``: a fill is cheaper than a stored tensor), stateful
     operators, ``qnn.*`` unless ``fold_qnn``, and results much larger than their operands (``broadcast_to``).
-    Also folded: fields of tuples, ``shape_of`` and ``ndarray_size`` of a static type, an ``If`` whose condition is
+    Also folded: fields of tuples, ``shape_of`` and ``ndarray_size`` of a static type, a choice whose condition is
     known.
     """
 
@@ -215,7 +215,7 @@ def fold_constant_expr(
 def _fold_call(call: Call, fold_qnn: bool, max_bytes: int) -> Expr:
     if isinstance(call.op, (NdArraySize, ShapeOf)):
         return _fold_shape(call, call.op)
-    if isinstance(call.op, If) and isinstance(call.args[0], Constant):
+    if isinstance(call.op, Choice) and isinstance(call.args[0], Constant):
         return _fold_branch(call, call.op, fold_qnn, max_bytes)
     refusal = unfoldable(call) if call.args else NOT_CONSTANT
     if refusal is NOT_CONSTANT:
@@ -247,13 +247,13 @@ def _fold_shape(call: Call, op: ShapeOf | NdArraySize) -> Expr:
     return Constant(np.asarray(value, op.dtype))
 
 
-def _fold_branch(call: Call, op: If, fold_qnn: bool, max_bytes: int) -> Expr:
+def _fold_branch(call: Call, op: Choice, fold_qnn: bool, max_bytes: int) -> Expr:
     """The body of the branch that a constant condition takes, over the captured values."""
     condition = call.args[0]
     assert isinstance(condition, Constant)
     taken = bool(condition.value.item())
     decide("FoldConstant", call, f"its condition is known to be {str(taken).lower()}")
-    branch = op.then_branch if taken else op.else_branch
+    branch = op.chosen(taken)
     captured: dict[Expr, Expr] = dict(zip(branch.params, call.args[1:], strict=True))
     return fold_constant_expr(substitute(branch.body, captured), fold_qnn, max_bytes)
 
@@ -301,9 +301,9 @@ def bind_module(module: Module, params: Mapping[str, Any]) -> Module:
 
 
 def bind_captured(function: Function) -> Function:
-    """``function`` with every constant argument of an ``If``, and every constant that a ``Loop`` captures (its
-    carried values change, so they stay), put into the branches, nested control flow too; and with what functions
-    compute, fused groups aside, in place of their calls."""
+    """``function`` with every constant that control flow captures (what a loop carries changes, so it stays) put into
+    the functions that it calls, nested control flow too; and with what functions compute, fused groups aside, in place
+    of their calls."""
     return as_function(rewrite(function, lambda _, new: _with_captured(new) if isinstance(new, Call) else new))
 
 
@@ -311,29 +311,19 @@ def _with_captured(call: Call) -> Expr:
     if isinstance(call.op, Function) and not call.op.is_primitive:
         called = bind_captured(call.op)
         return substitute(called.body, dict(zip(called.params, call.args, strict=True)))
-    if isinstance(call.op, If):
-        moved = _constants_from(call, 1)
-        inside = {i - 1: constant for i, constant in moved.items()}
-        then, orelse = _bound_inside(call.op.then_branch, inside), _bound_inside(call.op.else_branch, inside)
-        if then is call.op.then_branch and orelse is call.op.else_branch:
-            return call
-        return _call_of_branches(call, If(then, orelse), moved)
-    if isinstance(call.op, Loop):
-        moved = _constants_from(call, 2 + call.op.num_carried)
-        body = _bound_inside(call.op.body, moved)
-        return call if body is call.op.body else _call_of_branches(call, call.op.with_attributes(body=body), moved)
-    return call
-
-
-def _constants_from(call: Call, first: int) -> dict[int, Constant]:
-    return {i: arg for i, arg in enumerate(call.args) if i >= first and isinstance(arg, Constant)}
-
-
-def _bound_inside(branch: Function, constants: Mapping[int, Constant]) -> Function:
-    """The branch with those parameters bound, and bound further inside."""
-    return bind_captured(_bound(branch, {branch.params[i]: constant for i, constant in constants.items()}))
-
-
-def _call_of_branches(call: Call, op: If | Loop, moved: Mapping[int, Constant]) -> Call:
+    if not isinstance(call.op, OverFunctions):
+        return call
+    first, held = call.op.first_captured, held_functions(call)
+    moved = {i: arg for i, arg in enumerate(call.args) if i >= first and isinstance(arg, Constant)}
+    bound = {name: _bound_inside(function, call, moved) for name, function in held.items()}
+    if all(bound[name] is function for name, function in held.items()):
+        return call
     decide("bind_captured", call, f"{len(moved)} constants move into the branches")
-    return Call(op, [arg for i, arg in enumerate(call.args) if i not in moved], span=call.span)
+    kept = [arg for i, arg in enumerate(call.args) if i not in moved]
+    return Call(call.op.with_attributes(**bound), kept, span=call.span)
+
+
+def _bound_inside(function: Function, call: Call, moved: Mapping[int, Constant]) -> Function:
+    """A function that a call holds with the parameters of these arguments bound, and bound further inside."""
+    before = len(call.args) - len(function.params)
+    return bind_captured(_bound(function, {function.params[i - before]: value for i, value in moved.items()}))

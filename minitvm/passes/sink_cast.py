@@ -12,7 +12,7 @@ from minitvm.ir.dims import Dim
 from minitvm.ir.dtypes import bits_of, is_float
 from minitvm.ir.evaluate import folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Var
-from minitvm.ir.ops.control import OutOfRange
+from minitvm.ir.ops.checks import OutOfRange
 from minitvm.ir.ops.elemwise import BinaryOp, CastTo, Multiply
 from minitvm.ir.ops.indexing import Take
 from minitvm.ir.ops.nn_conv import Conv2d, Conv2dNCHWc, Convolution

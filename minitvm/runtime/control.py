@@ -40,7 +40,8 @@ def is_native(host: Host, target: str, inside: bool = False) -> bool:
     """True if a call in Python is control flow that runs without it: all of its sizes are numbers or have names, but
     the length of what a loop stacks, which must be known too ``inside`` of other control flow; so must be the length of
     a cut."""
-    from minitvm.ir.ops.control import Fail, If, Loop, most_trips
+    from minitvm.ir.ops.bodies import most_trips
+    from minitvm.ir.ops.control import Fail, If, Loop
 
     call: Any = host.function.body
     op = getattr(call, "op", None)
@@ -263,7 +264,8 @@ class _Trips:
         self.room = _ROOM
 
     def run(self) -> None:
-        from minitvm.ir.ops.control import most_trips, too_many_trips
+        from minitvm.ir.ops.bodies import most_trips
+        from minitvm.ir.ops.control import too_many_trips
 
         record, made, most, limit = self.record, 0, 0, most_trips()
         self._make_room(0)

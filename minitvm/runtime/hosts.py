@@ -16,7 +16,7 @@ from minitvm.ir.dims import Dim, SymbolicDim, number, symbol
 from minitvm.ir.evaluate import as_value, evaluate
 from minitvm.ir.expr import Call, Function, Module, Var
 from minitvm.ir.op import OPS, Op
-from minitvm.ir.ops.control import If, Loop
+from minitvm.ir.ops.bodies import OverFunctions
 from minitvm.ir.parser import parse_module
 from minitvm.ir.reader import Reader
 from minitvm.ir.text import print_module
@@ -35,7 +35,7 @@ def branch_functions(function: Function) -> dict[str, Function]:
 def is_open_control(function: Function) -> bool:
     """True if a host call is a choice or a loop over sizes that have names."""
     op = function.body.op if isinstance(function.body, Call) else None
-    return isinstance(op, (If, Loop)) and bool(sizes_of(function))
+    return isinstance(op, OverFunctions) and bool(sizes_of(function))
 
 
 def numbered(function: Function, values: Mapping[str, int]) -> Function:
@@ -89,7 +89,7 @@ def _failed(function: Function, error: Exception) -> InputError:
 
 def _runner(function: Function, instances: Mapping[str, Instance]) -> Callable[..., Any]:
     op = function.body.op if isinstance(function.body, Call) else None
-    if not instances or not isinstance(op, (If, Loop)):
+    if not instances or not isinstance(op, OverFunctions):
         return partial(evaluate, function)
     branches = {f: _Branch(f, instances[name]) for name, f in branch_functions(function).items()}
 

@@ -17,7 +17,7 @@ from onnx_oracle import check_as_onnx_runtime, check_same, compiled, onnx_runtim
 
 import minitvm
 from minitvm.errors import InputError, TypeInferenceError
-from minitvm.ir.ops.control import OutOfRange
+from minitvm.ir.ops.checks import OutOfRange
 from minitvm.runtime.checks import from_zigzag
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.executor import GraphModule

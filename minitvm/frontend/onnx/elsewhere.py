@@ -2,12 +2,40 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
 import onnx
 
 from minitvm.doors import door
 from minitvm.frontend.onnx.node import OnnxNode, normal_domain
 from minitvm.frontend.onnx.registry import Builder, Outputs
 from minitvm.ir.expr import Expr
+
+Supports: TypeAlias = Callable[[onnx.NodeProto, int], bool]
+"""True if a node of an operator set can be imported."""
+
+
+class Functions:
+    """What nodes are that stand for others.  Without the room that imports these, none is."""
+
+    def graphs(self) -> list[tuple[onnx.GraphProto, Mapping[str, int]]]:
+        """The functions that the model brings, each with the operator sets that it imports."""
+        return []
+
+    def own(self, node: onnx.NodeProto, opset: int) -> Builder | None:
+        """What imports a call of such a function."""
+        return None
+
+    def defined(self, node: onnx.NodeProto, opset: int, supports: Supports) -> Builder | None:
+        """What imports an operator as ONNX defines it by others."""
+        return None
+
+
+@door
+def functions_of(model: onnx.ModelProto) -> Functions:
+    """The functions of a model that is imported."""
+    return Functions()
 
 
 @door

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -24,7 +22,6 @@ from minitvm.frontend.onnx.check import (
     check_model,
     check_names,
     check_results,
-    check_supported,
     opset_of,
     opsets_of,
     ordered_nodes,
@@ -33,15 +30,14 @@ from minitvm.frontend.onnx.elsewhere import (
     OLDEST_OPSET,
     built,
     foreign,
+    functions_of,
     is_for_python,
     is_foreign,
     is_old,
     known_to_onnx,
     modern,
 )
-from minitvm.frontend.onnx.functions import definition_of, has_definition
 from minitvm.frontend.onnx.inputs import input_variable
-from minitvm.frontend.onnx.local_functions import LocalFunction, LocalFunctions, call_attributes
 from minitvm.frontend.onnx.model import (
     array_of,
     check_weights,
@@ -51,7 +47,7 @@ from minitvm.frontend.onnx.model import (
     inner_graphs,
     load_model,
 )
-from minitvm.frontend.onnx.node import OnnxNode, label_of, normal_domain, place_of
+from minitvm.frontend.onnx.node import OnnxNode, normal_domain, place_of
 from minitvm.frontend.onnx.registry import Builder, Outputs, builder_for
 from minitvm.frontend.onnx.scope import Scope
 from minitvm.frontend.onnx.settled import tell_settled
@@ -155,19 +151,17 @@ class Importer:
     def __init__(self, model: LoadedModel, freeze: bool) -> None:
         self.proto = model.proto
         self.files = model.files
-        self.functions = LocalFunctions(model.proto)
         self.freeze = freeze
         self.known: dict[Expr, np.ndarray] = {}
         self.weights: list[Var] = []
         self.inputs: list[Var] = []
-        self._called: dict[Any, list[Expr | None]] = {}
-        """What calls of functions became."""
         self.sizes: dict[Any, Any] = {}
         """What the names of inputs' dimensions stand for."""
+        self.functions = functions_of(model.proto)
 
     def graphs(self) -> list[tuple[onnx.GraphProto, Mapping[str, int]]]:
         """The model's graph and its functions, each with the operator sets that it imports."""
-        return [(self.proto.graph, opsets_of(self.proto)), *((f.graph, f.opsets) for f in self.functions)]
+        return [(self.proto.graph, opsets_of(self.proto)), *self.functions.graphs()]
 
     def supports(self, node: onnx.NodeProto, opset: int) -> bool:
         return self._builder(node, opset) is not None
@@ -177,14 +171,11 @@ class Importer:
         ``None`` where nobody knows it."""
         domain = normal_domain(node.domain)
         opset = opset if domain else max(opset, OLDEST_OPSET)
-        known, function = builder_for(domain, node.op_type, opset), self.functions.of(node, opset)
-        if function is not None and (known is None or not domain):
-            return partial(self._call, function)
-        if known is not None:
-            return known
-        if has_definition(node, opset, self.supports):
-            return self._by_definition
-        return foreign if is_foreign(node, domain, opset) else None
+        known, own = builder_for(domain, node.op_type, opset), self.functions.own(node, opset)
+        if own is not None and (known is None or not domain):
+            return own
+        found = known or self.functions.defined(node, opset, self.supports)
+        return found or (foreign if is_foreign(node, domain, opset) else None)
 
     def run(
         self, shapes: dict[str, Sequence[int | str | None]], dtypes: dict[str, str], values: dict[str, Any]
@@ -228,10 +219,11 @@ class Importer:
     def import_graph(self, graph: onnx.GraphProto, scope: Scope, is_main: bool = False) -> list[Expr]:
         """Imports the weights and nodes of a graph into ``scope``; its outputs in order."""
         with contextlib.nullcontext() if is_main else unmeasured():
-            self._import_nodes(graph, scope, is_main)
+            self.import_nodes(graph, scope, is_main)
         return [self._value(output.name, scope) for output in graph.output]
 
-    def _import_nodes(self, graph: onnx.GraphProto, scope: Scope, is_main: bool) -> None:
+    def import_nodes(self, graph: onnx.GraphProto, scope: Scope, is_main: bool = False) -> None:
+        """Imports the weights and nodes of a graph into ``scope``."""
         for tensor in graph.initializer:
             if tensor.name not in scope.values:
                 array = array_of(tensor, self.files)
@@ -303,43 +295,6 @@ class Importer:
             if not is_own(builder) or not isinstance(error, _OF_MALFORMED):
                 blame(error, builder, f"ONNX builder of {node.op_type}", lambda: [place_of(node.proto)])
             raise node.fail(f"malformed: {error}", "check the model with onnx.checker.check_model") from error
-
-    def _by_definition(self, node: OnnxNode) -> list[Expr | None]:
-        """The operator as ONNX defines it by others: the definition's nodes, imported in a scope of their own."""
-        caller = node.control[1]
-        body, label = LocalFunction(definition_of(node), caller.opsets), caller.label_of(node.proto)
-        check_supported(body.graph, body.opsets, self.supports)
-        return self._inside(node, body, body.graph, Scope(caller=caller, opsets=body.opsets, label_of=lambda _: label))
-
-    def _call(self, function: LocalFunction, node: OnnxNode) -> list[Expr | None]:
-        """A call of one of the model's functions; one with the same inputs and attributes as before is the same."""
-        caller, inputs = node.control[1], node.inputs
-        takes, gives = len(function.proto.input), len(function.proto.output)
-        if len(inputs) > takes or len(node.proto.output) > gives:
-            raise node.fail(f"is a function of {takes} inputs and {gives} outputs")
-        known = (function.key, *inputs, *call_attributes(node.proto))
-        if known in self._called and self.functions.is_repeatable(function):
-            return self._called[known]
-        label = caller.label_of(node.proto)
-        scope = Scope(caller=caller, opsets=function.opsets, label_of=lambda inner: f"{label}/{label_of(inner)}")
-        try:
-            found = self._called[known] = self._inside(node, function, function.called_by(node.proto), scope)
-        except MiniTVMError as error:
-            error.where = (*error.where, f"in function {function.name}, called by {place_of(node.proto)}")
-            raise
-        return found
-
-    def _inside(
-        self, node: OnnxNode, function: LocalFunction, graph: onnx.GraphProto, scope: Scope
-    ) -> list[Expr | None]:
-        """The outputs of a function's graph whose inputs are the node's; those that it leaves out are absent."""
-        for value, given in zip_longest(graph.input, node.inputs):
-            if given is None:
-                scope.absent.add(value.name)
-            else:
-                scope.values[value.name] = given
-        self._import_nodes(graph, scope, is_main=False)
-        return [scope.values.get(name) for name in function.proto.output]
 
     def _inputs(
         self, shapes: dict[str, Sequence[int | str | None]], dtypes: dict[str, str], values: dict[str, np.ndarray]

@@ -20,7 +20,7 @@ from minitvm.ir.dims import (
     larger_here,
 )
 from minitvm.ir.expr import Call, Expr
-from minitvm.ir.ops.control import OutOfRange
+from minitvm.ir.ops.checks import OutOfRange
 from minitvm.ir.ops.transform import Transpose
 
 WORTH_A_ROW = 512

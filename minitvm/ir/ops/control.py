@@ -1,49 +1,18 @@
-"""Control flow that depends on data, checks of values while a model runs, and marks that compute nothing.
+"""Control flow that depends on data: calls whose bodies are functions and whose captured values are arguments."""
 
-Control flow is calls whose bodies are functions and whose captured values are arguments.  A check is a kernel that
-looks; the executor raises after the run:
-
-    %flag = control.out_of_range(%data, %indices, axes=[0])
-    take(%data, control.after(%indices, %flag), axis=0)
-
-Kernels themselves clamp positions, so that no input makes them touch memory that is not their own.
-"""
-
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from minitvm import config
 from minitvm.errors import InputError
 from minitvm.ir.dims import Dim, anonymous, differ
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Constant, Expr, Function, Var
-from minitvm.ir.loop import Binary, Buffer, LoopExpr, Stage, as_index, const, select
-from minitvm.ir.op import Fusion, Op, compute, max_over
-from minitvm.ir.ops._shape import normalize_axis, require_kind
-from minitvm.ir.relayout import Placement, Site, elementwise
-from minitvm.ir.types import DType, FuncType, Shape, TensorType, TupleType, Type, accepts, as_shape, bound, common
+from minitvm.ir.op import Fusion, Op
+from minitvm.ir.ops.bodies import Choice, OverFunctions, most_trips
+from minitvm.ir.types import DType, FuncType, TensorType, TupleType, Type, accepts, as_shape, bound, common
 from minitvm.ir.visitor import children, post_order, substitute
-
-_most_trips: ContextVar[int | None] = ContextVar("most_trips", default=None)
-
-
-@contextmanager
-def few_trips(most: int) -> Iterator[None]:
-    """Within it the reference of a loop raises :class:`InputError` after ``most`` trips."""
-    token = _most_trips.set(most)
-    try:
-        yield
-    finally:
-        _most_trips.reset(token)
-
-
-def most_trips() -> int | None:
-    """The number of trips that a loop may have, as :func:`few_trips` or ``MINITVM_MAX_TRIPS`` says."""
-    return _most_trips.get() or config.read_int("MINITVM_MAX_TRIPS") or None
 
 
 def too_many_trips(most: int) -> InputError:
@@ -79,7 +48,7 @@ def _common(op: Op, a: Type, b: Type) -> Type:
     return found
 
 
-class If(Op, name="control.if", fusion=Fusion.OPAQUE, hosted=True, takes_stored=True):
+class If(Choice, name="control.if", fusion=Fusion.OPAQUE, hosted=True, takes_stored=True):
     """One of two functions, called with the captured values.
 
     condition: one bool (true: ``then_branch``, false: ``else_branch``), captured: what both take -> what both return;
@@ -101,8 +70,10 @@ class If(Op, name="control.if", fusion=Fusion.OPAQUE, hosted=True, takes_stored=
         return self.run(evaluate, condition, *captured)
 
     def run(self, call: Callable[..., Any], condition: np.ndarray, *captured: Any) -> Any:
-        """``call(branch, *values)`` computes a branch."""
-        return call(self.then_branch if condition.item() else self.else_branch, *captured)
+        return call(self.chosen(bool(condition.item())), *captured)
+
+    def chosen(self, condition: bool) -> Function:
+        return self.then_branch if condition else self.else_branch
 
 
 def choice(condition: Expr, then: Expr, orelse: Expr) -> Call:
@@ -134,7 +105,7 @@ def _captured(then: Expr, orelse: Expr) -> list[Expr]:
     return list(found)
 
 
-class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE, hosted=True, takes_stored=True):
+class Loop(OverFunctions, name="control.loop", fusion=Fusion.OPAQUE, hosted=True, takes_stored=True):
     """ONNX's Loop: ``while i < trip_count and condition: condition, *carried, *scanned = body(i, condition, ...)``.
 
     trip_count: one int64, condition: one bool, values: the ``num_carried`` first values of the carried variables,
@@ -186,10 +157,13 @@ class Loop(Op, name="control.loop", fusion=Fusion.OPAQUE, hosted=True, takes_sto
     def reference(self, trip_count: np.ndarray, condition: np.ndarray, *values: Any) -> tuple[Any, ...]:
         return self.run(evaluate, trip_count, condition, *values)
 
+    @property
+    def first_captured(self) -> int:
+        return 2 + self.num_carried
+
     def run(
         self, call: Callable[..., Any], trip_count: np.ndarray, condition: np.ndarray, *values: Any
     ) -> tuple[Any, ...]:
-        """``call(body, *values)`` computes an iteration."""
         carried, captured = values[: self.num_carried], values[self.num_carried :]
         going, limit, steps = condition.reshape(()), trip_count.item(), []
         iteration, most = 0, most_trips()
@@ -233,101 +207,3 @@ class Fail(Op, name="control.fail", fusion=Fusion.OPAQUE, hosted=True, stateful=
 
     def reference(self) -> Any:
         raise InputError(self.message)
-
-
-class OutOfRange(Op, name="control.out_of_range", fusion=Fusion.OPAQUE, takes_stored=True):
-    """The index that lies furthest outside of the dimension that it selects from; 0 if none does.
-
-    data: (...), indices: (...) signed integers -> (), the worst index i as ``2 * i``, or ``-2 * i - 1`` where it is
-    negative (``runtime.checks.from_zigzag``); with ``by_row`` (n, ...) -> (n,), so that threads can share many.
-
-    One of the ``axes`` of data goes for all indices, several for the rows of indices.  An index is in [-extent,
-    extent); with ``lengths`` it is a number of elements, in [0, extent].
-
-    Run on the host (constants, unknown shapes) it raises :class:`InputError` at once.
-    """
-
-    axes: tuple[int, ...]
-    lengths: bool = False
-    by_row: bool = False
-
-    def infer(self, data: TensorType, indices: TensorType) -> TensorType:
-        require_kind(self, indices, "i", "indices")
-        for axis in self.axes:
-            normalize_axis(self, axis, data.rank)
-        if len(self.axes) != 1 and (not indices.rank or differ(indices.shape[0], len(self.axes))):
-            raise self.reject(f"{len(self.axes)} axes need as many rows of indices, not {indices}")
-        if self.by_row and (len(self.axes) != 1 or not indices.rank):
-            raise self.reject(f"by_row needs rows and one axis, not {indices} and axes {list(self.axes)}")
-        return TensorType(indices.shape[: self.by_row], "uint64")
-
-    def _limits(self, shape: Shape) -> list[tuple[int, int]]:
-        """The lowest index of each axis, and the first that is too high."""
-        extents: list[Any] = [shape[axis] for axis in self.axes]
-        return [(0, n + 1) if self.lengths else (-n, n) for n in extents]
-
-    def message(self, data: TensorType) -> str:
-        """What is wrong, with ``{}`` for the index."""
-        axes = ", ".join(str(axis % data.rank) for axis in self.axes)
-        return f"{'length' if self.lengths else 'index'} {{}} is outside of dimension {axes} of {data}"
-
-    def first_outside(self, shape: Shape, indices: np.ndarray) -> int | None:
-        """An index that is out of range in a tensor of that shape."""
-        rows = indices[None] if len(self.axes) == 1 else indices
-        for row, (low, high) in zip(rows, self._limits(shape), strict=True):
-            wrong = row[(row < low) | (row >= high)]
-            if wrong.size:
-                return int(wrong.flat[0])
-        return None
-
-    def reference(self, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
-        wrong = self.first_outside(data.shape, indices)
-        if wrong is not None:
-            raise InputError(self.message(TensorType(data.shape, data.dtype.name)).format(wrong))
-        return np.zeros(indices.shape[: self.by_row], np.uint64)
-
-    def compute(self, data: Buffer, indices: Buffer) -> Stage:
-        limits = self._limits(data.shape)
-
-        def code(*i: LoopExpr) -> LoopExpr:
-            index = indices[i].astype("int64")
-            (low, high), *others = reversed(limits)
-            least, end = as_index(low), as_index(high)
-            for row, (low, high) in zip(reversed(range(len(others))), others, strict=True):
-                least, end = select(i[0].equal(row), low, least), select(i[0].equal(row), high, end)
-            return select((least <= index) & (index < end), const(0, "uint64"), _zigzag(index))
-
-        if self.by_row:
-            return compute(indices.shape[:1], lambda row: max_over(indices.shape[1:], lambda *i: code(row, *i)))
-        return compute((), lambda: max_over(indices.shape, code))
-
-
-def _zigzag(index: LoopExpr) -> LoopExpr:
-    doubled = Binary("shl", index.astype("uint64"), const(1, "uint64"))
-    return Binary("xor", doubled, select(index < 0, const(2**64 - 1, "uint64"), const(0, "uint64")))
-
-
-class After(Op, name="control.after", fusion=Fusion.INJECTIVE):
-    """``value`` itself, once ``flag`` is known: what a check is tied to the graph with.  Nothing is computed."""
-
-    def infer(self, value: TensorType, flag: TensorType) -> TensorType:
-        return value
-
-    def reference(self, value: np.ndarray, flag: np.ndarray) -> np.ndarray:
-        return value
-
-    def compute(self, value: Buffer, flag: Buffer) -> Stage:
-        return compute(value.shape, lambda *i: value[i])
-
-
-class StopFusion(Op, name="annotation.stop_fusion", fusion=Fusion.OPAQUE, takes_stored=True):
-    """``x`` itself, but FuseOps does not fuse across it.  x: any shape and dtype -> the same.  FuseOps removes it."""
-
-    def infer(self, x: TensorType) -> TensorType:
-        return x
-
-    def reference(self, x: np.ndarray) -> np.ndarray:
-        return x
-
-    def relayout(self, site: Site) -> Placement:
-        return elementwise(site)

@@ -12,7 +12,7 @@ from minitvm.errors import IRError, TypeInferenceError
 from minitvm.ir import expr as nodes
 from minitvm.ir.dims import Dim, anonymous
 from minitvm.ir.expr import Expr
-from minitvm.ir.ops.control import choice
+from minitvm.ir.parser import choice
 from minitvm.ir.types import TensorType, Type, accepts
 from minitvm.ir.visitor import substitute
 from minitvm.tvm.relay.forms import (

@@ -10,7 +10,7 @@ nodes = _nodes
 from minitvm.ir.dims import Dim as Dim
 from minitvm.ir.dims import anonymous as anonymous
 from minitvm.ir.expr import Expr as Expr
-from minitvm.ir.ops.control import choice as choice
+from minitvm.ir.parser import choice as choice
 from minitvm.ir.types import TensorType as TensorType
 from minitvm.ir.types import Type as Type
 from minitvm.ir.types import accepts as accepts
