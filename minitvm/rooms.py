@@ -22,7 +22,7 @@ BEHIND |= {
     "frontend.onnx.elsewhere.bags": "frontend.onnx.more.bags.bags",
     "frontend.onnx.elsewhere.built": "frontend.onnx.more.foreign.built",
     "frontend.onnx.elsewhere.foreign": "frontend.onnx.more.foreign.foreign",
-    "frontend.onnx.elsewhere.functions_of": "frontend.onnx.inlined.Inlined",
+    "frontend.onnx.elsewhere.functions_of": "frontend.onnx.local_functions.Inlined",
     "frontend.onnx.elsewhere.is_for_python": "frontend.onnx.more.sequence.is_for_python",
     "frontend.onnx.elsewhere.is_foreign": "frontend.onnx.more.foreign.is_foreign",
     "frontend.onnx.elsewhere.known_to_onnx": "frontend.onnx.more.foreign.known_to_onnx",

@@ -56,7 +56,7 @@ ROOMS = {
     "tuner": room(575, "driver/tune.py */roofline.py runtime/measured.py runtime/debug.py codegen/llvm/peak.py"),
     "poison": room(155, "runtime/poison.py"),
     "control flow": room(640, "frontend/onnx/control.py ir/ops/control.py runtime/control.py"),
-    "functions": room(240, "frontend/onnx/functions.py frontend/onnx/inlined.py frontend/onnx/local_functions.py"),
+    "functions": room(240, "frontend/onnx/*functions.py"),
     "stages": room(330, f"{_PASSES}/in_stages.py {_PASSES}/caches.py ir/ops/stage.py runtime/staged.py"),
     "files of libraries": room(400, "runtime/archive.py runtime/param_dict.py"),
     "signing": room(95, "runtime/signing.py"),

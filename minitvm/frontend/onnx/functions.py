@@ -1,11 +1,10 @@
 """Operators that ONNX itself defines by simpler ones: one without a builder is imported as its definition."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import onnx
 
-from minitvm.frontend.onnx.local_functions import fill
 from minitvm.frontend.onnx.node import OnnxNode, normal_domain, schema_of
 from minitvm.frontend.onnx.types import proto_of_type
 
@@ -45,3 +44,18 @@ def definition_of(node: OnnxNode) -> onnx.FunctionProto:
     given = {name: node.attribute_proto(name) for name in (*schema.attributes, *(a.name for a in node.proto.attribute))}
     fill(body.node, {name: proto for name, proto in given.items() if proto is not None})
     return body
+
+
+def fill(nodes: Iterable[onnx.NodeProto], given: Mapping[str, onnx.AttributeProto]) -> None:
+    """Attributes that refer to one of ``given`` become it, those of inner graphs, too; without such a one they go."""
+    for node in nodes:
+        for attribute in list(node.attribute):
+            if not attribute.ref_attr_name:
+                for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                    fill(graph.node, given)
+                continue
+            name, found = attribute.name, given.get(attribute.ref_attr_name)
+            node.attribute.remove(attribute)
+            if found is not None:
+                node.attribute.add().CopyFrom(found)
+                node.attribute[-1].name = name
