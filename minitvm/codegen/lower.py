@@ -4,17 +4,18 @@ A template writes plain loops for one operator over placeholder buffers. Fusing 
 an input become the expression that the prologue computes, and the store of the result becomes the epilogue's stores.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.batch import Batch, batch_of
 from minitvm.codegen.long_sums import in_blocks
 from minitvm.codegen.loops import nested, redirect, with_memory
-from minitvm.codegen.overrides import Override
 from minitvm.codegen.problem import TEMPLATES, Problem, Scaled, Template, override_for
-from minitvm.codegen.records import trying
 from minitvm.codegen.rows import Nest, at_root, nests_of
 from minitvm.codegen.stages import Group, Inliner, Output, Value, compose, flatten, outputs_of, stage_order
 from minitvm.codegen.walks import Walk
@@ -49,6 +50,9 @@ from minitvm.ir.visitor import calls, sizes_of, span_of
 from minitvm.passes.fuse_ops import BY_ROWS
 from minitvm.passes.manager import PassContext
 from minitvm.target import MachineModel
+
+if TYPE_CHECKING:
+    from minitvm.codegen.overrides import Override
 
 DEFAULT = "default nests"
 
@@ -238,7 +242,7 @@ def _template_loops(
     """The template and its loops, without what stands around its call."""
     with user_code(maker, title, partial(describe_call, anchor)):
         template = maker(problem if batch is None else batch.one, machine)
-        kernel = _kernel(template, override)
+        kernel = template.kernel() if override is None else override.loops(template)
     if isinstance(kernel, Declined):
         return kernel
     if not isinstance(kernel, Kernel):
@@ -268,19 +272,6 @@ def _with_results(
         return fuse_epilogue(body, results, outputs)
     decide(title, anchor, Declined("what follows in its loops: it does not read each result at its own place only"))
     return _cut(body, results, outputs, nest)
-
-
-def _kernel(template: Template, override: Override | None) -> Kernel | Declined:
-    """The template's best loops, or those of the way that is asked for, chosen as a tuning record chooses."""
-    if override is None or override.config is None:
-        return template.kernel()
-    refusal = template.refusal()
-    if refusal is not None:
-        return refusal
-    if override.template is None and not override.ways(template):
-        return Declined(f"it has no way {override.config!r}")
-    with trying(override.record(template)):
-        return template.kernel()
 
 
 def _in_order(body: Stmt, results: Sequence[Buffer], outputs: Sequence[Output], nest: Nest) -> Stmt:

@@ -7,17 +7,19 @@ with override("fused_nn_conv2d*", template="conv_blocked.ConvBlocked", config="d
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextvars import Token
 from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
 from minitvm.codegen.problem import OVERRIDES, Choice, Template
-from minitvm.codegen.records import Record
+from minitvm.codegen.records import Record, key_of, trying
 from minitvm.codegen.schedule import Schedule
 from minitvm.errors import ConfigError, listing
+from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Function
+from minitvm.ir.loop import Kernel
 from minitvm.ir.visitor import calls, span_of
 from minitvm.passes.context import closest
 
@@ -55,10 +57,28 @@ class Override:
     def is_for(self, symbol: str, group: Function) -> bool:
         return any(fnmatchcase(name, self.kernel) for name in (symbol, *group.span, *span_of(*calls(group.body))))
 
+    def require_used(self, groups: Mapping[str, Function]) -> None:
+        """:class:`ConfigError` where no kernel matches."""
+        if not any(self.is_for(symbol, group) for symbol, group in groups.items()):
+            names = dict.fromkeys(n for s, g in groups.items() for n in (s, *span_of(*calls(g.body))))
+            raise ConfigError(f"override: there is no kernel {self.kernel!r}", hint=closest(self.kernel, list(names)))
+
     def names(self, maker: type[Template]) -> bool:
         """True if a template is the one that is asked for: ``conv_blocked.ConvBlocked``, or the class's name alone."""
         whole = f"{maker.__module__.rpartition('.')[2]}.{maker.__name__}"
         return self.template in (None, whole, maker.__name__)
+
+    def loops(self, template: Template) -> Kernel | Declined:
+        """The loops of a template's way that is asked for; :class:`ConfigError` for what is none of its ways."""
+        if self.config is None:
+            return template.kernel()
+        refusal = template.refusal()
+        if refusal is not None:
+            return refusal
+        if self.template is None and not self.ways(template):
+            return Declined(f"it has no way {self.config!r}")
+        with trying(self.record(template)):
+            return template.kernel()
 
     def record(self, template: Template) -> Record:
         """The way of a template that is asked for, as tuning would have it; :class:`ConfigError` for what is none."""
@@ -71,7 +91,7 @@ class Override:
                 hint=closest(str(self.config), [str(way) for way in ways][:12]),
             )
         best = min(found, key=lambda choice: (choice.why_not != "", choice.cycles))
-        return Record(**asdict(template.key), choice=str(best), cycles=best.cycles)
+        return Record(**asdict(key_of(template)), choice=str(best), cycles=best.cycles)
 
     def ways(self, template: Template) -> list[Choice]:
         """The template's choices that fit ``config``."""
@@ -96,13 +116,3 @@ def override(
     """
     named = template if template is None or isinstance(template, str) else template.__name__
     return Override(kernel, named, config, schedule)
-
-
-def require_used(overrides: Sequence[Override], groups: Mapping[str, Function]) -> None:
-    """:class:`ConfigError` for an override that no kernel matches."""
-    for chosen in overrides:
-        if not any(chosen.is_for(symbol, group) for symbol, group in groups.items()):
-            names = dict.fromkeys(n for s, g in groups.items() for n in (s, *span_of(*calls(g.body))))
-            raise ConfigError(
-                f"override: there is no kernel {chosen.kernel!r}", hint=closest(chosen.kernel, list(names))
-            )

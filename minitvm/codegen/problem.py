@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from minitvm.codegen.records import OPTION, TRIED, Key, Record, options, recorded
+from minitvm.doors import door
 from minitvm.errors import is_again
 from minitvm.ir.attributes import print_attributes
 from minitvm.ir.decision import Declined, Exactness, decide, listening
@@ -24,8 +24,15 @@ from minitvm.ir.expr import Call, Function
 from minitvm.ir.loop import Buffer, Kernel, Stmt
 from minitvm.ir.op import Op
 from minitvm.ir.types import Type, accumulator, tensor_fields
-from minitvm.passes.manager import PassContext
+from minitvm.passes.manager import PassContext, register_config
 from minitvm.target import MachineModel
+
+if TYPE_CHECKING:
+    from minitvm.codegen.records import Record
+
+RECORDS = register_config("minitvm.records", str, "", "file of tuning records, which `minitvm tune` writes")
+TRIED: ContextVar[Record | None] = ContextVar("tried", default=None)
+"""What its template takes here, whatever is recorded."""
 
 
 @dataclass(frozen=True)
@@ -183,15 +190,8 @@ class Template(ABC):
     @cached_property
     def record(self) -> Record | None:
         """What did best where the search space was tried."""
-        asked = self.machine.records or TRIED.get() or PassContext.current().option(OPTION.name)
-        return recorded(self.key, self.machine) if asked else None
-
-    @property
-    def key(self) -> Key:
-        """What records of its choices are for."""
-        maker = type(self)
-        name = f"{maker.__module__.rpartition('.')[2]}.{maker.__name__}"
-        return Key(self.machine.name, options(), name, str(self.problem))
+        asked = self.machine.records or TRIED.get() or PassContext.current().option(RECORDS.name)
+        return recorded(self) if asked else None
 
     @cached_property
     def candidates(self) -> tuple[Choice, ...]:
@@ -290,7 +290,14 @@ class TemplateRegistry:
 TEMPLATES = TemplateRegistry()
 
 
-# --- what a user asks for in place of a template's own choice ---
+# --- what is taken in place of a template's own choice ---
+
+
+@door
+def recorded(template: Template) -> Record | None:
+    """What did best of a template's choices, where something was tried."""
+    return None
+
 
 OVERRIDES: ContextVar[tuple[Any, ...]] = ContextVar("overrides", default=())
 """Those that are in force here (``overrides.Override``), the innermost last."""

@@ -11,16 +11,15 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from minitvm.codegen.problem import RECORDS, TRIED, Template
 from minitvm.errors import ConfigError
-from minitvm.passes.manager import PassContext, register_config
+from minitvm.passes.manager import PassContext
 from minitvm.target import MachineModel
 
-OPTION = register_config("minitvm.records", str, "", "file of tuning records, which `minitvm tune` writes")
 _HINT = "minitvm tune writes them; remove the line, or leave the file out"
 
 
@@ -132,14 +131,19 @@ def _of_file(path: str, changed: int = 0, size: int = 0) -> Mapping[Key, Record]
 
 def given() -> Mapping[Key, Record]:
     """The records of the file that the present context names."""
-    path = PassContext.current().option(OPTION.name)
+    path = PassContext.current().option(RECORDS.name)
     if not path:
         return {}
     try:
         status = Path(path).stat()
     except OSError as error:
-        raise ConfigError(f"{OPTION.name}: {path} cannot be read: {error.strerror}", hint=_HINT) from None
+        raise ConfigError(f"{RECORDS.name}: {path} cannot be read: {error.strerror}", hint=_HINT) from None
     return _of_file(path, status.st_mtime_ns, status.st_size)
+
+
+def records_given() -> str:
+    """The same as they are in a file."""
+    return "\n".join(map(str, given().values()))
 
 
 def require_own(machine: str) -> None:
@@ -147,13 +151,20 @@ def require_own(machine: str) -> None:
     machines = sorted({key.machine for key in given()})
     if machines and machine not in machines:
         made = f"made on {machines[0]!r}" + (f" and {len(machines) - 1} other machines" if machines[1:] else "")
-        path = PassContext.current().option(OPTION.name)
-        raise ConfigError(f"{OPTION.name}: {path} was {made}, not on {machine!r}", hint="minitvm tune, for this target")
+        path = PassContext.current().option(RECORDS.name)
+        raise ConfigError(
+            f"{RECORDS.name}: {path} was {made}, not on {machine!r}", hint="minitvm tune, for this target"
+        )
 
 
 # --- what a template takes --------------------------------------------------------------------------------------------
 
-TRIED: ContextVar[Record | None] = ContextVar("tried", default=None)
+
+def key_of(template: Template) -> Key:
+    """What records of a template's choices are for."""
+    maker = type(template)
+    name = f"{maker.__module__.rpartition('.')[2]}.{maker.__name__}"
+    return Key(template.machine.name, options(), name, str(template.problem))
 
 
 @contextmanager
@@ -166,9 +177,9 @@ def trying(record: Record) -> Iterator[None]:
         TRIED.reset(token)
 
 
-def recorded(key: Key, machine: MachineModel) -> Record | None:
-    """What did best, where something was tried."""
-    tried = TRIED.get()
+def recorded(template: Template) -> Record | None:
+    """What did best of a template's choices, where something was tried."""
+    tried, key = TRIED.get(), key_of(template)
     if tried is not None and tried.key == key:
         return tried
-    return given().get(key) or shipped(machine).get(key)
+    return given().get(key) or shipped(template.machine).get(key)

@@ -10,9 +10,7 @@ from typing import Any
 from minitvm import config
 from minitvm.codegen.backend import Backend, backend_of
 from minitvm.codegen.batch import batch_of
-from minitvm.codegen.overrides import require_used
-from minitvm.codegen.problem import TEMPLATES, Problem
-from minitvm.codegen.records import require_own
+from minitvm.codegen.problem import RECORDS, TEMPLATES, Problem
 from minitvm.doors import door, left_out
 from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings
 from minitvm.driver.program import (
@@ -140,9 +138,17 @@ def build_consuming(
     return Library(artifact, ir_mod=given, report=report)
 
 
+@door
+def require_own(machine: str) -> None:
+    """:class:`ConfigError` where the records that the present context names are for other machines."""
+    if PassContext.current().option(RECORDS.name):
+        raise left_out("tuning")
+
+
 def _require_used(compiler: KernelCompiler, schedules: Mapping[str, Any], report: BuildReport) -> None:
     """:class:`ConfigError` where an override, or a schedule of one's own, is of no kernel of the build."""
-    require_used(compiler.overrides, report.groups)
+    for chosen in compiler.overrides:
+        chosen.require_used(report.groups)
     for name in schedules.keys() - report.groups.keys():
         raise ConfigError(f"{SCHEDULES.name}: there is no kernel {name!r}", hint=closest(name, sorted(report.groups)))
 

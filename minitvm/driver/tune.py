@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.codegen.problem import Choice, Template
-from minitvm.codegen.records import Key, Record, read, trying
+from minitvm.codegen.records import Key, Record, key_of, read, trying
 from minitvm.driver.compile import alone, optimize_for
 from minitvm.driver.kernels import KernelCompiler, Progress
 from minitvm.driver.program import read_program
@@ -45,7 +45,7 @@ class Task:
 
     def trials(self, most: int) -> list[Trial]:
         """The most promising choices, as predicted."""
-        key = asdict(self.template.key)
+        key = asdict(key_of(self.template))
         choices = [choice for choice in self.template.candidates if not choice.why_not][:most]
         return [Trial(self, choice, Record(**key, choice=str(choice), cycles=choice.cycles)) for choice in choices]
 
@@ -81,7 +81,7 @@ def tasks(module: Module, params: dict[str, Any], compiler: KernelCompiler, opt_
     for symbol, group in read_program(main).groups.items():
         template = _template(symbol, group, compiler)
         if template is not None and template.problem.is_static and len(template.candidates) > 1:
-            found.setdefault(template.key, Task(symbol, group, template))
+            found.setdefault(key_of(template), Task(symbol, group, template))
     return sorted(found.values(), key=lambda task: -task.template.choice.cycles)
 
 

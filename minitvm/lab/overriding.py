@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from minitvm import config
-from minitvm.codegen.overrides import Override, override, require_used
+from minitvm.codegen.overrides import Override, override
 from minitvm.codegen.problem import asking
 from minitvm.driver.compile import alone
 from minitvm.driver.kernels import KernelCompiler
@@ -59,7 +59,8 @@ def measure_override(
     with asking(()):
         report = given.build(opt_level).report
     assert report is not None
-    require_used(overrides, report.groups)
+    for one in overrides:
+        one.require_used(report.groups)
     with asking(overrides):
         other = KernelCompiler(report.compiler.backend, KernelCache(config.cache_dir()))
     chosen = {s: g for s, g in report.groups.items() if any(o.is_for(s, g) for o in overrides)}

@@ -324,9 +324,10 @@ _PLACES: Mapping[str, Callable[[Any], bool]] = {
     "minitvm.frontend.onnx.registry": lambda m: _all_own(b for known in m.BUILDERS.values() for b in known.values()),
     "minitvm.ir.op": lambda m: _all_own(m.OPS.values()),
     "minitvm.codegen.problem": lambda m: (
-        not m.OVERRIDES.get() and _all_own(template for known in m.TEMPLATES.table.values() for template in known)
+        not m.OVERRIDES.get()
+        and m.TRIED.get() is None
+        and _all_own(template for known in m.TEMPLATES.table.values() for template in known)
     ),
-    "minitvm.codegen.records": lambda m: m.TRIED.get() is None,
     "minitvm.passes.context": lambda m: _has_defaults(m.PassContext.current()),
     "minitvm.passes.manager": lambda m: _all_own(m.PASSES.values()),
     "minitvm.ir.decision": lambda m: not m.listening(),

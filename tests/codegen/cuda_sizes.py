@@ -31,7 +31,7 @@ from minitvm.codegen.coverage import Verdict, check_coverage
 from minitvm.codegen.cuda.machine import GpuModel, gpu_model
 from minitvm.codegen.lower import Lowering, lowering
 from minitvm.codegen.problem import Choice
-from minitvm.codegen.records import Record, trying
+from minitvm.codegen.records import Record, key_of, trying
 from minitvm.codegen.simplify import simplify
 from minitvm.errors import MiniTVMError
 from minitvm.ir.loop import Kernel
@@ -94,7 +94,7 @@ def kernels(axis: str, problem: Problem, machine: GpuModel, tally: Tally) -> Ite
         for choice in ways(taken, seen, extra=sum(tally.problems.values()) % 4 == 0):
             seen[str(choice)] += 1
             assert taken.template is not None
-            with trying(Record(**asdict(taken.template.key), choice=str(choice), cycles=choice.cycles)):
+            with trying(Record(**asdict(key_of(taken.template)), choice=str(choice), cycles=choice.cycles)):
                 found = lowering(problem.group, "kernel", machine, "cuda", BACKEND.templates)
             assert found.template is not None and str(found.template.choice) == str(choice)
             yield Made(axis, problem, f"{found.chosen}, {choice}", checked(found.kernel))
