@@ -54,13 +54,13 @@ ROOMS = {
         f" {_LOOPS}/running_sum.py {_LOOPS}/tensor_scatter.py",
     ),
     "tuner": room(
-        765,
+        770,
         "codegen/overrides.py codegen/records.py driver/tune.py */roofline.py runtime/measured.py runtime/debug.py"
         " codegen/llvm/peak.py",
     ),
     "poison": room(155, "runtime/poison.py"),
     "control flow": room(640, "frontend/onnx/control.py ir/ops/control.py runtime/control.py"),
-    "functions": room(240, "frontend/onnx/*functions.py"),
+    "functions": room(230, "frontend/onnx/*functions.py"),
     "stages": room(330, f"{_PASSES}/in_stages.py {_PASSES}/caches.py ir/ops/stage.py runtime/staged.py"),
     "files of libraries": room(400, "runtime/archive.py runtime/param_dict.py"),
     "signing": room(95, "runtime/signing.py"),
@@ -89,7 +89,7 @@ ROOMS = {
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 28_890, 339_500, 12.0
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 28_710, 337_500, 12.0
 
 
 def python_files() -> list[str]:
