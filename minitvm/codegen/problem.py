@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from minitvm.doors import door
 from minitvm.errors import is_again
@@ -27,11 +27,17 @@ from minitvm.ir.types import Type, accumulator, tensor_fields
 from minitvm.passes.manager import PassContext, register_config
 from minitvm.target import MachineModel
 
-if TYPE_CHECKING:
-    from minitvm.codegen.records import Record
-
 RECORDS = register_config("minitvm.records", str, "", "file of tuning records, which `minitvm tune` writes")
-TRIED: ContextVar[Record | None] = ContextVar("tried", default=None)
+
+
+class Recorded(Protocol):
+    """A choice that was tried, as it prints; ``seconds`` measured, where there was such a machine."""
+
+    choice: str
+    seconds: float | None
+
+
+TRIED: ContextVar[Any] = ContextVar("tried", default=None)
 """What its template takes here, whatever is recorded."""
 
 
@@ -188,7 +194,7 @@ class Template(ABC):
         return self.machine.lanes(self.accumulator)
 
     @cached_property
-    def record(self) -> Record | None:
+    def record(self) -> Recorded | None:
         """What did best where the search space was tried."""
         asked = self.machine.records or TRIED.get() or PassContext.current().option(RECORDS.name)
         return recorded(self) if asked else None
@@ -294,7 +300,7 @@ TEMPLATES = TemplateRegistry()
 
 
 @door
-def recorded(template: Template) -> Record | None:
+def recorded(template: Template) -> Recorded | None:
     """What did best of a template's choices, where something was tried."""
     return None
 

@@ -179,7 +179,8 @@ def trying(record: Record) -> Iterator[None]:
 
 def recorded(template: Template) -> Record | None:
     """What did best of a template's choices, where something was tried."""
-    tried, key = TRIED.get(), key_of(template)
+    tried: Record | None = TRIED.get()
+    key = key_of(template)
     if tried is not None and tried.key == key:
         return tried
     return given().get(key) or shipped(template.machine).get(key)
