@@ -35,7 +35,7 @@ _LOOPS, _PASSES = "codegen/templates", "passes"
 ROOMS = {
     "cuda": room(5_615, "codegen/cuda runtime/nvidia"),
     "lab": room(5_720, "lab"),
-    "viewer": room(780, "viewer codegen/llvm/origins.py"),
+    "viewer": room(790, "viewer codegen/llvm/origins.py"),
     "cli": room(1_700, "cli __main__.py"),
     "ort": room(
         2_700,

@@ -18,6 +18,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.text import is_inline
 from minitvm.ir.types import Span
 from minitvm.ir.visitor import held_functions, post_order
+from minitvm.viewer.weights import facts_of
 
 _LONGEST = 400
 """Characters of an attribute or a constant's value."""
@@ -53,16 +54,18 @@ class Modules:
         self.tables: list[list[dict[str, Any]]] = []
         self._numbers: dict[int, int] = {}
         self._digests: dict[int, bytes] = {}
+        self.weights: dict[int, dict[str, Any]] = {}
         self.contents, self._alike = Interned(), dict[tuple[str, str], Interned]()
         self._kept: list[Any] = []  # what is known by its identity stays alive
 
     @property
     def form(self) -> dict[str, Any]:
         """``rows``: kind, operator, attributes, type, number of the spans, fusion; ``constants``: name, type, value,
-        number of the content."""
+        number of the content;
+        ``weights``: by content, what is in it."""
         spans = [list(names) for names in self.spans.items]
         tables = {"rows": self.rows.items, "constants": self.constants.items, "spans": spans}
-        return {"modules": self.tables, **tables}
+        return {"modules": self.tables, **tables, "weights": self.weights}
 
     def add(self, module: Module) -> int:
         """The module's number."""
@@ -98,6 +101,8 @@ class Modules:
         ``name (2)``."""
         type_, value = str(node.type), shortened(str(node)) if is_inline(node) else ""
         content = self.contents.number((type_, value or self._digest(node.value)))
+        if not value and content not in self.weights:
+            self.weights[content] = facts_of(node.value)
         name = "" if value else node.name or "const"
         alike = self._alike.setdefault((name, type_), Interned())
         number = alike.number(content) + 1

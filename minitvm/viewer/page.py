@@ -13,8 +13,8 @@ from typing import Any
 from minitvm.target import text_of
 
 MODULES = (
-    "base", "data", "theme", "layout", "drawing", "shapes", "differ", "passes", "graph", "code", "kernels", "charts",
-    "inspector", "overview", "keys", "main",
+    "base", "data", "theme", "layout", "picture", "drawing", "shapes", "differ", "passes", "graph", "code", "kernels",
+    "charts", "inspector", "overview", "keys", "main",
 )  # fmt: skip
 """The page's own scripts, each after those that it imports."""
 

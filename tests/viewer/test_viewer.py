@@ -142,7 +142,7 @@ def test_a_build_without_modules_says_how_to_keep_them(tmp_path: pathlib.Path) -
 
 def test_opens_from_disk_and_every_view_is_drawn(opened: browsers.Watched) -> None:
     page = opened.page
-    assert HOSTILE.replace("\u2028", "") in page.inner_text(".model b").replace("\u2028", "")
+    assert HOSTILE.replace("\u2028", "") in page.inner_text(".model h1").replace("\u2028", "")
     for name in VIEWS:
         opened.view(name)
         assert page.inner_text(f"[data-view={name}]").strip()

@@ -1,9 +1,11 @@
 // Figures as pictures: the roofline, memory over time, and what threads did when.
 
 import { bytes, clip, el, empty, flop, plural, rate, segmented, share, svg, tail, tell, time, tipped } from "./base.js";
+import { chartPicture, pictureButtons } from "./picture.js";
 import { doc, kernelOf, measuredOf, measuredText, roleOf, timeOf } from "./data.js";
 
 const WIDTH = 1100;
+const saves = (box) => pictureButtons(() => chartPicture(document.querySelector(`${box} svg`)));
 const HUES = 8;
 
 // --- roofline -------------------------------------------------------------------------------------------------------
@@ -13,7 +15,7 @@ export function rooflineView() {
   const note = doc.run ? "measured; hollow circles are predicted, as their measurement is unreliable" : "predicted: the model was not run";
   return el("section", { class: "view chart roofline", "aria-label": "roofline" },
     el("header", { class: "bar" }, el("h2", {}, "Roofline"),
-      el("span", { class: "note" }, `${doc.machine} · peak ${rate(doc.rates.flops)} · kernels ${note}; a circle's area is its time`)),
+      el("span", { class: "note" }, `${doc.machine} · peak ${rate(doc.rates.flops)} · kernels ${note}; a circle's area is its time`), saves(".plot")),
     points.length ? rooflinePlot(points) : empty("no kernel computes anything"));
 }
 
@@ -47,7 +49,7 @@ function rooflinePlot(points) {
   const circles = [...points].sort((a, b) => b.seconds - a.seconds).map((p) => rooflinePoint(p, x, y, 4 + 14 * Math.sqrt(p.seconds / most)));
   const top = svg("line", { class: "roof peak", x1: x(peak / doc.rates.levels[0][2]), x2: x(xs[1]), y1: y(peak), y2: y(peak) });
   const label = svg("text", { class: "roof-label", x: x(xs[1]) - 4, y: y(peak) - 6, "text-anchor": "end" }, `peak ${rate(peak)}`);
-  return el("div", { class: "plot" }, svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": "roofline" }, grid, roofs, top, label, circles));
+  return el("div", { class: "plot" }, svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "group", "aria-label": "roofline" }, grid, roofs, top, label, circles));
 }
 
 function roof(number, name, speed, peak, xs, ys, x, y) {
@@ -75,7 +77,7 @@ export function memoryView() {
   const { memory } = doc;
   const facts = [["arena", memory.nbytes], ["least possible", memory.lower], ["without sharing", memory.naive], ["weights", memory.weights]];
   return el("section", { class: "view chart memory", "aria-label": "memory" },
-    el("header", { class: "bar" }, el("h2", {}, "Memory over a run"), facts.map(([name, count]) => el("span", { class: "fact" }, name, el("b", {}, bytes(count))))),
+    el("header", { class: "bar" }, el("h2", {}, "Memory over a run"), facts.map(([name, count]) => el("span", { class: "fact" }, name, el("b", {}, bytes(count)))), saves(".plot")),
     memory.values.length ? memoryPlot(memory) : empty("nothing is planned: sizes are known only when the model runs, or there are no values"));
 }
 
@@ -130,7 +132,7 @@ export function threadsView() {
   const view = el("section", { class: "view chart threads", "aria-label": "threads" },
     el("header", { class: "bar" }, el("h2", {}, "Threads"), el("span", { class: "fact" }, "a run", el("b", {}, timeOf(run.seconds, run.measured.verdict === "reliable"))), el("span", { class: "fact" }, "threads", el("b", {}, String(run.threads))),
       (run.idle ?? []).map((part, thread) => el("span", { class: "fact" }, `thread ${thread} waits`, el("b", {}, share(part)))),
-      segmented("scale", scales, threads.scale, (scale) => { threads.scale = scale; drawLanes(run, ends); })),
+      segmented("scale", scales, threads.scale, (scale) => { threads.scale = scale; drawLanes(run, ends); }), saves(".lanes")),
     lanes, el("p", { class: "note" }, `A median run: each kernel on each thread; thin bars are waiting. ${(run.notes ?? []).join("; ")}.`), slowest(run));
   drawLanes(run, ends);
   return view;

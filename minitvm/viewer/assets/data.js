@@ -111,6 +111,7 @@ export function nodeOf(fn, number) {
     spans: doc.spans[span],
     inputs: inputs.filter((input) => !isConstant(input)).map((input) => parseInt(input, 10)),
     operands: inputs.map((input) => operandText(fn, input)),
+    constants: inputs.filter(isConstant).map((input) => doc.constants[Number(input.slice(1))]),
   };
 }
 

@@ -2,6 +2,7 @@
 
 import { clip, el, svg, tipped } from "./base.js";
 import { laidOut } from "./layout.js";
+import { pictureButtons, styledCopy } from "./picture.js";
 
 const LEGIBLE = 0.32; // below this scale labels are left out
 const TITLE = "600 12.5px";
@@ -183,11 +184,21 @@ export class Drawing {
     vendor.select(this.root).call(this.zoom.translateBy, dx / this.transform.k, dy / this.transform.k);
   }
 
+  /** All of the graph, whatever part of it is seen, at its own size. */
+  picture() {
+    const [{ width, height }, margin] = [this.layout, 20];
+    const whole = svg("svg", { viewBox: `${-margin} ${-margin} ${width + 2 * margin} ${height + 2 * margin}`, width: width + 2 * margin, height: height + 2 * margin });
+    const layer = styledCopy(this.layer);
+    layer.removeAttribute("transform");
+    whole.append(layer);
+    return whole;
+  }
+
   buttons() {
     const button = (text, hint, act) => el("button", { type: "button", class: "icon", title: hint, "aria-label": hint, click: act }, text);
     return el("div", { class: "zooms" },
       button("+", "closer (+)", () => this.scaleBy(1.3)), button("−", "further away (-)", () => this.scaleBy(1 / 1.3)),
-      button("⤢", "all of it (f)", () => this.fit()));
+      button("⤢", "all of it (f)", () => this.fit()), pictureButtons(() => this.picture()));
   }
 }
 

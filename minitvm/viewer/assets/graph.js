@@ -23,14 +23,14 @@ function moduleChoice() {
     if (pass.modules[0] !== pass.modules[1] && pass.depth <= 1) seen.set(pass.modules[1], `${n + 1}. after ${pass.name}`);
   });
   seen.set(doc.last, "after all passes");
-  return el("select", { id: "module", title: "which module", change: (event) => choose(Number(event.target.value), 0) },
+  return el("select", { id: "module", "aria-label": "which module", change: (event) => choose(Number(event.target.value), 0) },
     [...seen].map(([number, text]) => el("option", { value: number, selected: number === state.module }, text)));
 }
 
 function functionChoice() {
   const functions = doc.modules[state.module];
   if (functions.length < 2) return null;
-  return el("select", { title: "which function", change: (event) => choose(state.module, Number(event.target.value)) },
+  return el("select", { "aria-label": "which function", change: (event) => choose(state.module, Number(event.target.value)) },
     functions.map((fn, n) => el("option", { value: n, selected: n === state.fn }, clip(fn.name, 40))));
 }
 

@@ -1,6 +1,6 @@
 // All about what was clicked: where it is from, its types, what was decided about it and why, its kernel and its time.
 
-import { bytes, clip, el, flop, on, plural, rate, share, tell, time } from "./base.js";
+import { bytes, clip, el, flop, on, plural, rate, share, svg, tell, time } from "./base.js";
 import { decisionsAbout, doc, kernelOf, makerOf, measuredOf, measuredText, nodeOf, roleOf, runOfGroup, runsOf, shortType } from "./data.js";
 import { scopesAround } from "./shapes.js";
 
@@ -47,6 +47,7 @@ function nodeParts({ fn, number }) {
       ["made by", passLink(makerOf(node.row))],
       ["fusion", node.kind === "call" ? node.fusion.toLowerCase().replaceAll("_", " ") : ""],
     ])),
+    weightParts([node]),
     group && kernelSummary(group.kernel, runOfGroup(group), group.name),
     why(node.spans, node.name),
   ];
@@ -65,8 +66,28 @@ function groupParts({ fn, number }) {
     origin(spans),
     section("Calls of the group", el("ol", { class: "operands" }, calls.map((node) => el("li", {}, el("code", {}, `${node.name}: ${shortType(node.type)}`))))),
     kernelSummary(group.kernel, runOfGroup(group), group.name),
+    weightParts(calls),
     why(spans),
   ];
+}
+
+/** The weights that nodes read: how their numbers are spread, and the first of them. */
+function weightParts(nodes) {
+  const found = new Map(nodes.flatMap((node) => node.constants).filter(([, , , content]) => doc.weights[content]?.size).map((one) => [one[3], one]));
+  if (!found.size) return null;
+  return section(plural(found.size, "weight"), [...found.values()].map(([label, type, , content]) => {
+    const { low, high, mean, zeros, odd, counts, first, size, looked_at: looked } = doc.weights[content];
+    const number = (value) => String(Number(value.toPrecision(4)));
+    const text = `${number(low)} to ${number(high)}, mean ${number(mean)}${zeros ? `, ${share(zeros)} zeros` : ""}${odd ? `, ${share(odd)} not finite` : ""}${looked < size ? `; of ${looked.toLocaleString("en")} numbers of ${size.toLocaleString("en")}` : ""}`;
+    return el("div", { class: "weight" }, el("p", {}, el("b", {}, label), el("code", {}, ` ${shortType(type)}`)), histogram(counts, `${label}: ${text}`), el("p", { class: "note" }, text),
+      el("p", { class: "note" }, el("code", {}, `${first.join(", ")}${size > first.length ? ", …" : ""}`)));
+  }));
+}
+
+function histogram(counts, label) {
+  const most = Math.max(...counts, 1);
+  return svg("svg", { class: "histogram", viewBox: `0 0 ${counts.length * 10} 60`, preserveAspectRatio: "none", role: "img", "aria-label": label },
+    counts.map((count, i) => svg("rect", { x: i * 10, width: 9, y: 60 - (60 * count) / most, height: (60 * count) / most })));
 }
 
 function scopeParts({ name, fn }) {

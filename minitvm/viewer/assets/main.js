@@ -133,7 +133,7 @@ function keyActions(help) {
 
 function title() {
   const kernels = plural(doc.kernels.length, "kernel");
-  return el("div", { class: "model" }, el("b", {}, doc.title), el("span", {}, `${doc.target} · ${plural(doc.threads, "thread")} · ${kernels}`));
+  return el("div", { class: "model" }, el("h1", {}, doc.title), el("span", {}, `${doc.target} · ${plural(doc.threads, "thread")} · ${kernels}`));
 }
 
 async function start() {

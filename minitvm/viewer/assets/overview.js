@@ -22,13 +22,13 @@ export function overviewView() {
   const { model, told, blocks } = doc.overview;
   const all = numbersOf(blocks);
   const total = Math.max(secondsOf(all), 1e-12);
-  const section = (title, ...children) => el("section", {}, el("h3", {}, title), children);
+  const section = (title, ...children) => el("section", {}, el("h2", {}, title), children);
   const left = el("div", { class: "glance" },
     section("The model", el("dl", {}, model.map(([name, text]) => [el("dt", {}, name), el("dd", {}, text)]))),
     section("What the compiler did", el("ul", { class: "told" }, told.map(([text, view]) => el("li", {}, `${text} `, link(view, () => tell("go", view)))))),
     section(`Where the time goes: ${shownTime(all)}${doc.run ? "" : ", predicted"}`, kinds(all, total)),
     section("What to look at next", el("ul", { class: "told" }, nextOf(all, total))));
-  const flow = el("div", { class: "flow" }, el("h3", {}, `The model as it runs: ${plural(all.length, "step")}`), blocks.length ? listOf(blocks, total) : empty("nothing runs"));
+  const flow = el("div", { class: "flow" }, el("h2", {}, `The model as it runs: ${plural(all.length, "step")}`), blocks.length ? listOf(blocks, total) : empty("nothing runs"));
   return el("section", { class: "view overview", "aria-label": "overview" }, left, flow);
 }
 
