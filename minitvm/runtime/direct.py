@@ -16,7 +16,6 @@ from minitvm.errors import InputError
 from minitvm.ir.arrays import ALIGNMENT, address_of, aligned_empty
 from minitvm.ir.types import Leaf, fits, type_of
 from minitvm.runtime.graph import steps_of
-from minitvm.runtime.ndarray import copied
 from minitvm.runtime.places import Place, readers
 
 if TYPE_CHECKING:
@@ -82,13 +81,11 @@ class DirectCall:
     def __init__(self, instance: Instance) -> None:
         self.instance = instance
         direct = instance.memory.is_host and not any(isinstance(step, int) for step in steps_of(instance.graph))
-        of_owner = readers(instance.graph)
-        self._heads = [instance.graph.entry_id(head) for head in instance.graph.heads]
-        self._owners = [instance.owner[head] for head in self._heads]
-        self._types = [instance.types[head] for head in self._heads]
-        self._read = [instance.memory.read if type_.is_static else _itself for type_ in self._types]
+        self._readers, heads = readers(instance.graph), list(map(instance.graph.entry_id, instance.graph.heads))
+        self._owners = [instance.owner[head] for head in heads]
+        self._types = [instance.types[head] for head in heads]
         self._inputs = {
-            name: of_owner[entry]
+            name: self._readers[entry]
             for name, entry in instance.input_entry.items()
             if direct and name not in instance.params and self._is_bound(entry)
         }
@@ -105,7 +102,6 @@ class DirectCall:
         self._as_made = [o if self._made_as.get(o, (None,))[0] == p else None for p, o in enumerate(self._owners)]
         """By position, the owner whose memory is handed out."""
         self._results = {owner: Recycled(self._types[at].nbytes) for owner, (at, _) in self._made_as.items()}
-        self._readers = {owner: of_owner[owner] for owner in self._results}
         self._changed = {} if instance.writes_all else dict(self._changed_in_place())
         """By input, the position of the result that may have its memory."""
         self._slots = (ctypes.c_void_p * instance.graph.entries).from_address(instance.slots)
@@ -203,7 +199,7 @@ class DirectCall:
         if fed is not None and fed in feeds:
             return native(feeds[fed]).reshape(self._types[position].static_shape)
         if owner not in made:
-            return copied(self._read[position](self.instance.held(self._heads[position])))
+            return self.instance.result(self.instance.graph.heads[position])
         return np.array(made[owner].reshape(self._types[position].static_shape))
 
 
@@ -224,10 +220,6 @@ def copied_into(array: np.ndarray, result: Any, name: str) -> np.ndarray:
     require_fit(array, type_of(result), name)
     np.copyto(array, result, casting="no")
     return array
-
-
-def _itself(value: Any) -> Any:
-    return value
 
 
 def native(array: np.ndarray) -> np.ndarray:
