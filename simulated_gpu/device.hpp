@@ -221,6 +221,39 @@ static inline void mma_f16(float (&d)[4], const unsigned (&a)[4], const unsigned
 static inline void mma_bf16(float (&d)[4], const unsigned (&a)[4], const unsigned (&b)[2], CUDASIM_HERE) {
     cudasim::multiply<16, 2>(d, a, b, cudasim::bf16_of, "mma_bf16", line);
 }
+
+// wgmma: a product is computed, of what is in shared memory then, when it is waited for; until then its sums are NaN
+namespace cudasim {
+struct Product {
+    float *sums;
+    const char *a, *b;
+    int columns, apart, group;  // apart: bytes from 64 columns to the next where rows are of columns, else 0
+    float (*element)(unsigned pair, int k);
+};
+void multiply_later(const Product &given, int line);
+void products_commit();
+void products_wait(int but_last, int line);
+void fence_shared();
+
+template <int N> void multiply_group(float (&d)[N / 2], const void *a, const void *b, int apart, float (*element)(unsigned, int), int line) {
+    multiply_later({d, (const char *)a, (const char *)b, N, apart, 0, element}, line);
+}
+}  // namespace cudasim
+
+static inline void wgmma_shared() { cudasim::fence_shared(); }
+static inline void wgmma_sums(CUDASIM_HERE) { cudasim::exchange(0xffffffffu, nullptr, 0, "wgmma.fence", line); }
+static inline void wgmma_commit() { cudasim::products_commit(); }
+template <int BUT_LAST> static inline void wgmma_wait(CUDASIM_HERE) { cudasim::products_wait(BUT_LAST, line); }
+#define CUDASIM_WGMMA(name) \
+    template <int N> static inline void wgmma_##name(float (&d)[N / 2], const void *a, const void *b, int, CUDASIM_HERE) { \
+        cudasim::multiply_group<N>(d, a, b, 0, cudasim::name##_of, line); \
+    } \
+    template <int N> static inline void wgmma_##name##_lines(float (&d)[N / 2], const void *a, const void *b, int apart, CUDASIM_HERE) { \
+        cudasim::multiply_group<N>(d, a, b, apart, cudasim::name##_of, line); \
+    }
+CUDASIM_WGMMA(f16)
+CUDASIM_WGMMA(bf16)
+
 static inline void ldmatrix_x2(unsigned (&r)[2], const void *row, CUDASIM_HERE) { cudasim::load_matrices(r, row, false, line); }
 static inline void ldmatrix_x4(unsigned (&r)[4], const void *row, CUDASIM_HERE) { cudasim::load_matrices(r, row, false, line); }
 static inline void ldmatrix_x2_trans(unsigned (&r)[2], const void *row, CUDASIM_HERE) { cudasim::load_matrices(r, row, true, line); }

@@ -24,6 +24,15 @@ extern const char source[];
 const int MOST_THREADS = 1024, MOST_BLOCKS = 8, STACK = 256 << 10, ILLEGAL_ADDRESS = 700, MISALIGNED = 716, FAILED = 719;
 enum State { READY, AT_BARRIER, AT_WARP, AT_CLUSTER, ENDED };
 struct Copy { char *to; const char *from; int bytes, real, group; };
+const int MOST_PRODUCTS = 64, MOST_SUMS = 128, MOST_ISSUED = 64;
+struct Sums { float *where, was[MOST_SUMS]; int count; };
+struct Products {  // of a thread: those that nobody has waited for, and the sums that they add to
+    Product begun[MOST_PRODUCTS];
+    Sums sums[8];
+    int count, kept, group, issued;
+    struct { char *from, *to; } *unfenced;  // what it copied to shared memory, which products do not see yet
+    int written, room;
+};
 
 struct Fiber {
     State state;
@@ -37,6 +46,7 @@ struct Fiber {
     int count, room, group;
     bool fenced, added;  // since the block's last barrier; an atomic operation, and no fence since
     int vote;
+    Products *products;
 };
 
 static Fiber all_fibers[MOST_BLOCKS * MOST_THREADS], *fibers = all_fibers, *current;  // of a cluster; of the block that runs
@@ -256,6 +266,21 @@ void copy_later(void *shared, const void *global, int bytes, int real, int line)
 
 void copies_commit() { current->group++; }
 
+static Products &products_of(Fiber &f) {
+    if (!f.products) f.products = (Products *)calloc(1, sizeof(Products));
+    return *f.products;
+}
+
+static void written(Fiber &f, char *to, int bytes) {
+    Products &p = products_of(f);
+    if (p.written && p.unfenced[p.written - 1].to == to) {
+        p.unfenced[p.written - 1].to += bytes;
+        return;
+    }
+    if (p.written == p.room) p.unfenced = (decltype(p.unfenced))realloc(p.unfenced, (p.room = 2 * p.room + 16) * sizeof *p.unfenced);
+    p.unfenced[p.written++] = {to, to + bytes};
+}
+
 void copies_wait(int but_last) {
     Fiber &f = *current;
     int kept = 0;
@@ -266,9 +291,93 @@ void copies_wait(int but_last) {
         } else {
             memcpy(c.to, c.from, c.real);
             memset(c.to + c.real, 0, c.bytes - c.real);
+            written(f, c.to, c.bytes);
         }
     }
     f.count = kept;
+}
+
+// --- products of warpgroups -----------------------------------------------------------------------------------------
+
+static struct { int number, columns; const char *a, *b; } issued[MOST_THREADS / 128][MOST_ISSUED];  // by a group's first warp
+
+void fence_shared() { products_of(*current).written = 0; }
+void products_commit() { products_of(*current).group++; }
+
+static void require_fenced(const char *from, size_t bytes, int line) {
+    for (int i = 0; i < threads; i++) {
+        Products *p = fibers[i].products;
+        for (int j = 0; p && j < p->written; j++)
+            if (p->unfenced[j].from < from + bytes && from < p->unfenced[j].to)
+                fail(FAILED, line, "a warpgroup multiplies what thread %d wrote to shared memory, without fence.proxy.async since", i);
+    }
+}
+
+void multiply_later(const Product &given, int line) {
+    Fiber &f = *current;
+    Products &p = products_of(f);
+    const Posted **posted = exchange(0xffffffffu, &given, sizeof given, "wgmma", line);
+    for (int i = 0; i < 32; i++) {
+        const Product *other = (const Product *)posted[i];
+        if (!other || other->a != given.a || other->b != given.b) fail(FAILED, line, "wgmma whose factors differ in a warp, or that is not whole");
+    }
+    if (threads < (f.number / 128 + 1) * 128) fail(FAILED, line, "wgmma of a warpgroup that is not whole");
+    auto &mine = issued[f.number / 128][p.issued % MOST_ISSUED];
+    if (mine.number == p.issued + 1 && (mine.a != given.a || mine.b != given.b || mine.columns != given.columns))
+        fail(FAILED, line, "wgmma whose factors differ in a warpgroup");
+    mine = {++p.issued, given.columns, given.a, given.b};
+    if ((size_t)dynamic % 1024) fail(MISALIGNED, line, "wgmma of shared memory that does not begin at a multiple of 1024");
+    require_fenced(given.a, 64 * 128, line);
+    require_fenced(given.b, given.apart ? (size_t)given.columns / 64 * given.apart : (size_t)given.columns * 128, line);
+    int at = 0;
+    while (at < p.kept && p.sums[at].where != given.sums) at++;
+    if (at == p.kept) {
+        if (p.kept == 8) fail(FAILED, line, "more sums of wgmma at a time than registers are for");
+        p.sums[p.kept++].where = given.sums;
+        p.sums[at].count = given.columns / 2;
+        memcpy(p.sums[at].was, given.sums, given.columns / 2 * sizeof(float));
+        memset(given.sums, 0xff, given.columns / 2 * sizeof(float));
+    }
+    if (p.count == MOST_PRODUCTS) fail(FAILED, line, "more than %d wgmma that nobody waits for", MOST_PRODUCTS);
+    p.begun[p.count] = given;
+    p.begun[p.count++].group = p.group;
+}
+
+static unsigned short swizzled_at(const char *at) {
+    return *(const unsigned short *)((size_t)at ^ ((size_t)at >> 7 & 7) << 4);
+}
+
+static void multiply_now(const Product &g, float *sums) {
+    int thread = current->number % 128;
+    for (int i = 0; i < g.columns / 2; i++) {
+        int row = thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + thread % 4 * 2 + i % 2;
+        double total = sums[i];
+        for (int k = 0; k < 16; k++) {
+            const char *b = g.apart ? g.b + column / 64 * g.apart + k * 128 + column % 64 * 2 : g.b + column * 128 + k * 2;
+            total += (double)g.element(swizzled_at(g.a + row * 128 + k * 2), 0) * (double)g.element(swizzled_at(b), 0);
+        }
+        sums[i] = (float)total;
+    }
+}
+
+void products_wait(int but_last, int line) {
+    Products &p = products_of(*current);
+    int left = 0;
+    for (int i = 0; i < p.count; i++) {
+        Product &g = p.begun[i];
+        int at = 0;
+        while (p.sums[at].where != g.sums) at++;
+        if (g.group >= p.group - but_last) p.begun[left++] = g;
+        else multiply_now(g, p.sums[at].was);
+    }
+    p.count = left;
+    for (int at = 0; at < p.kept; at++) {
+        bool pending = false;
+        for (int i = 0; i < left; i++) pending |= p.begun[i].sums == p.sums[at].where;
+        if (pending) continue;
+        memcpy(p.sums[at].where, p.sums[at].was, p.sums[at].count * sizeof(float));
+        p.sums[at--] = p.sums[--p.kept];
+    }
 }
 
 // --- blocks and warps -----------------------------------------------------------------------------------------------
@@ -339,8 +448,10 @@ static void begin_block(const Index *where) {
         Fiber &f = fibers[i];
         f.state = READY, f.thread = where[i], f.number = i, f.exchanges = f.count = f.group = f.vote = 0;
         f.fenced = f.added = false;
+        if (f.products) f.products->count = f.products->kept = f.products->group = f.products->issued = f.products->written = 0;
     }
     arrived = 0;
+    memset(issued, 0, sizeof issued);
 }
 
 static bool run_block() {  // to its end; or to a barrier of the cluster, which is true

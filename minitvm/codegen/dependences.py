@@ -17,6 +17,7 @@ from minitvm.ir.loop import (
     Mma,
     Stmt,
     Store,
+    Wgmma,
     allocated,
     map_stmt,
     stmt_exprs,
@@ -50,6 +51,9 @@ def accesses(stmt: Stmt, named: bool = True) -> list[Access]:
             found.append(Access(part.buffer, part.index, True))
         if isinstance(part, Mma):
             found += [Access(part.sums, (*part.at, Const(n)), stored) for n in range(4) for stored in (False, True)]
+        if isinstance(part, Wgmma):
+            places = [(*part.at, *map(Const, n)) for n in product(*map(range, part.sums.shape[-2:]))]
+            found += [Access(part.sums, place, stored) for place in places for stored in (False, True)]
         if isinstance(part, Ldmatrix):
             found += [Access(part.to, (*part.at, Const(n)), True) for n in range(part.count)]
     return found

@@ -33,6 +33,7 @@ from minitvm.ir.loop import (
     Size,
     Stmt,
     Store,
+    Wgmma,
     const,
     seq,
     stmt_children,
@@ -130,6 +131,8 @@ def _of(stmt: Stmt) -> _Effect:
     match stmt:
         case Mma(sums, at, a, b, kind):
             return _both({sums: _Adds(8.0 if kind == "tf32" else 16.0, frozenset({at}))}, _read(*at, *a, *b))
+        case Wgmma(sums, at, a, b):
+            return _both({sums: _Adds(16.0, frozenset({at}))}, _read(*at, a, b))
         case Store(buffer, index, value):
             own = Load(buffer, index)
             terms = _terms(value, own) if is_float(buffer.dtype) else None

@@ -44,6 +44,7 @@ from minitvm.ir.loop import (
     Seq,
     Stmt,
     Store,
+    Wgmma,
     allocated,
     map_stmt,
     seq,
@@ -190,7 +191,7 @@ def predicate(kernel: Kernel, loop: LoopName) -> Kernel:
     require(kernel, not unsafe, f"without its condition loop {name} may divide by zero, or wait")
 
     def asked(stmt: Stmt) -> Stmt:
-        outside = isinstance(stmt, (Mma, Ldmatrix)) or (isinstance(stmt, Store) and stmt.buffer not in private)
+        outside = isinstance(stmt, (Mma, Ldmatrix, Wgmma)) or (isinstance(stmt, Store) and stmt.buffer not in private)
         return If(condition, stmt) if outside else stmt
 
     return with_body(kernel, found, map_stmt(body.then, on_stmt=asked))

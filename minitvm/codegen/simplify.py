@@ -29,6 +29,7 @@ from minitvm.ir.loop import (
     Seq,
     Stmt,
     Store,
+    Wgmma,
     const,
     expr_children,
     map_expr,
@@ -138,7 +139,7 @@ def simplify_stmt(stmt: Stmt, ranges: Ranges) -> Stmt | None:
             return _simplify_if(condition, then, orelse, ranges)
         case Prefetch(element, level):
             return Prefetch(simplify_expr(element, ranges), level)
-        case Mma() | Ldmatrix():
+        case Mma() | Ldmatrix() | Wgmma():
             return stmt.over([simplify_expr(e, ranges) for e in stmt_exprs(stmt)])
         case Alloc(buffer, body):
             inner = simplify_stmt(body, ranges)

@@ -144,6 +144,8 @@ def compile_cubin(source: str, arch: str = "sm_90") -> Cubin:
 
 def _compiled(source: str, arch: str) -> Cubin:
     nvrtc = _load()
+    if "wgmma_" in source and arch == "sm_90":  # only there, and on no later architecture
+        arch += "a"
     program = _check(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     try:
         options = [f"--gpu-architecture={arch}".encode(), b"--ptxas-options=-v", b"--std=c++17", b"--fmad=false"]

@@ -36,6 +36,7 @@ from minitvm.ir.loop import (
     Shuffle,
     Stmt,
     Store,
+    Wgmma,
     allocated,
     map_stmt,
     seq,
@@ -49,6 +50,7 @@ _MOST_THREADS = 1024
 _STATIC_SHARED = 48 * 1024
 """Bytes that a function may have of fixed places; more has to be asked for when it is launched."""
 _ALIGNED = 16
+_SWIZZLED = 1024
 """Of the widest access."""
 _GRID = (LoopKind.BLOCK_X, LoopKind.BLOCK_Y, LoopKind.BLOCK_Z)
 _BLOCK = (LoopKind.THREAD_X, LoopKind.THREAD_Y, LoopKind.THREAD_Z)
@@ -117,7 +119,7 @@ def _share_blocks(nests: Sequence[Stmt]) -> bool:
 
 
 def _threads_meet(nest: Stmt) -> bool:
-    meet = any(isinstance(stmt, (Barrier, CopyWait, Mma)) for stmt in walk_stmts(nest))
+    meet = any(isinstance(stmt, (Barrier, CopyWait, Mma, Wgmma)) for stmt in walk_stmts(nest))
     return meet or any(isinstance(expr, Shuffle) for expr in walk_exprs(nest))
 
 
@@ -287,13 +289,16 @@ def launch_of(kernel: Kernel) -> Launch:
 
 def dynamic_shared(kernel: Kernel) -> tuple[dict[Buffer, int], int]:
     """The place where buffers begin in a block's dynamic shared memory, and its bytes; none where static memory
-    suffices."""
+    suffices; swizzled ones come first, on multiples of 1,024."""
     offsets: dict[Buffer, int] = {}
     total = 0
-    for buffer in allocated(kernel.body):
-        if buffer.scope == "shared":
-            offsets[buffer] = total
-            total += -(-buffer.nbytes // _ALIGNED) * _ALIGNED
+    shared = [buffer for buffer in allocated(kernel.body) if buffer.scope == "shared"]
+    for buffer in sorted(shared, key=lambda b: not b.swizzled):
+        offsets[buffer] = total
+        align = _SWIZZLED if buffer.swizzled else _ALIGNED
+        total += -(-buffer.nbytes // align) * align
+    if any(buffer.swizzled for buffer in shared):
+        return offsets, -(-total // _SWIZZLED) * _SWIZZLED
     return (offsets, total) if total > _STATIC_SHARED else ({}, 0)
 
 

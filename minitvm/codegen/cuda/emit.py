@@ -35,6 +35,8 @@ from minitvm.ir.loop import (
     Seq,
     Stmt,
     Store,
+    Wgmma,
+    WgmmaSync,
     all_of,
     seq,
     stmt_exprs,
@@ -60,7 +62,8 @@ def emit_cuda(*kernels: Kernel) -> str:
 def helpers_of(bodies: Sequence[Body]) -> list[str]:
     """The functions that they call."""
     used = set[str]().union(*(body.helpers for body in bodies))
-    return [text + "\n" for name, text in spell.HELPERS.items() if name in used]
+    known = [name for name in spell.HELPERS if name in used]
+    return [spell.helper(name) + "\n" for name in (*known, *sorted(used.difference(known)))]
 
 
 def function_name(kernel: Kernel) -> str:
@@ -108,7 +111,8 @@ class Body:
         arrival = arrival_of(self.kernel)
         cluster = f"__cluster_dims__({arrival.parts}, 1, 1) " if arrival and arrival.together else ""
         head = f'extern "C" __global__ void {cluster}{bounds}'
-        memory = ["    extern __shared__ __align__(16) unsigned char dynamic[];"] if self.dynamic else []
+        align = 1024 if any(buffer.swizzled for buffer in self.dynamic) else 16
+        memory = [f"    extern __shared__ __align__({align}) unsigned char dynamic[];"] if self.dynamic else []
         signature = f"{function_name(self.kernel)}({self.parameters})"
         return [*origin, head, signature, "{", *memory]
 
@@ -161,6 +165,11 @@ class Body:
                 self.mma(stmt, depth)
             case Ldmatrix():
                 self.matrices(stmt, depth)
+            case Wgmma():
+                self.group_product(stmt, depth)
+            case WgmmaSync(what, left):
+                self.helpers.add(f"wgmma_{what}")
+                self.line(depth, f"wgmma_{what}{f'<{left}>' if what == 'wait' else ''}();")
             case Barrier():
                 self.barrier(depth)
             case CopyCommit():
@@ -280,12 +289,12 @@ class Body:
         constant = "const " if first.buffer in self.kernel.inputs else ""
         return f"*({constant}{_pack_type(pack)} *)&{element}"
 
-    def place(self, load: Load, depth: int) -> str:
+    def place(self, load: LoopExpr, depth: int, swizzled: bool = True) -> str:
         """An element in memory, as it stands there."""
         found = flat(load, self.ranges)
         assert isinstance(found, Load)
         shared, writer = self._writer(found.index, depth)
-        element = writer.element(load.buffer, shared.roots[0])
+        element = writer.element(found.buffer, shared.roots[0], swizzled)
         self.lines += writer.lines
         return element
 
@@ -394,6 +403,19 @@ class Body:
         to, row = (self.place(load, depth) for load in (Load(stmt.to, (*stmt.at, Const(0))), stmt.row))
         self.helpers.add(called)
         self.line(depth, f"{called}(*(unsigned (*)[{stmt.count}])&{to}, &{row});")
+
+    def group_product(self, stmt: Wgmma, depth: int) -> None:
+        """Factors are named by where rows would begin if nothing were swizzled."""
+        sums, *factors = (
+            self.place(load, depth, swizzled=False)
+            for load in (Load(stmt.sums, (*stmt.at, Const(0), Const(0))), stmt.a, stmt.b)
+        )
+        assert isinstance(stmt.b, Load)
+        count, right = stmt.sums.shape[-2] * 4, stmt.b.buffer
+        apart = right.strides[-3] * 2 if stmt.transposed else 16
+        called = f"{spell.GROUP_PRODUCTS[stmt.kind]}{'_lines' * stmt.transposed}<{2 * count}>"
+        self.helpers.add(called)
+        self.line(depth, f"{called}(*(float (*)[{count}])&{sums}, &{factors[0]}, &{factors[1]}, {apart});")
 
     def barrier(self, depth: int) -> None:
         if self.guarded:

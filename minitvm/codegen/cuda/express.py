@@ -191,8 +191,10 @@ class Writer:
         self.scopes[-1][node] = name
         return name
 
-    def element(self, buffer: Buffer, offset: LoopExpr) -> str:
+    def element(self, buffer: Buffer, offset: LoopExpr, swizzled: bool = True) -> str:
         """``x[i * 8 + j]`` in memory."""
+        if buffer.swizzled and swizzled:
+            return f"{self.names.of(buffer)}[{self.helper('swizzled')}<{buffer.shape[-1]}>({self.text(offset)})]"
         return f"{self.names.of(buffer)}[{self.text(offset)}]"
 
     def helper(self, name: str) -> str:

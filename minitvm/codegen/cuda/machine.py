@@ -136,6 +136,11 @@ class GpuModel(MachineModel):
         return min(self.blocks, self.warps // warps, by_registers, by_shared)
 
 
+def _only(number: int) -> frozenset[str]:
+    """What one architecture has and later ones have not."""
+    return frozenset(["wgmma"] if number == 90 else [])
+
+
 def gpu_model(arch: str, threads: int = 1) -> GpuModel:
     """The GPU that ``sm_90`` or ``sm_90a`` means; :class:`TargetError` for one that is not known.
 
@@ -151,7 +156,7 @@ def gpu_model(arch: str, threads: int = 1) -> GpuModel:
         16,
         60,  # of 16 bytes, and some for addresses
         threads=threads,
-        features=frozenset(name for name, since in _FEATURES.items() if int(found[1]) >= since),
+        features=frozenset(name for name, since in _FEATURES.items() if int(found[1]) >= since) | _only(int(found[1])),
         arch=arch,
         sms=card.sms,
         warps=card.warps,

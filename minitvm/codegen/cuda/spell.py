@@ -6,6 +6,7 @@ at once, as by the loop interpreter.  A sum, product, quotient or root of float,
 """
 
 import math
+import re
 import struct
 
 import numpy as np
@@ -81,6 +82,42 @@ __device__ __forceinline__ void mma_{name}(float (&d)[4], const unsigned (&a)[4]
 }}"""
 
 
+GROUP_PRODUCTS = {"float16": "wgmma_f16", "bfloat16": "wgmma_bf16"}
+"""Functions of a warpgroup (:class:`minitvm.ir.loop.Wgmma`), for each number of columns."""
+_GROUP_SYNC = {
+    "shared": "fence.proxy.async.shared::cta;",
+    "sums": "wgmma.fence.sync.aligned;",
+    "commit": "wgmma.commit_group.sync.aligned;",
+}
+_GROUP_PRODUCT = re.compile(r"wgmma_(b?f16)(_lines)?<(\d+)>")
+
+
+def helper(name: str) -> str:
+    """The text of a function; of a warpgroup's product that of so many columns."""
+    found = _GROUP_PRODUCT.fullmatch(name)
+    return _wgmma(name.partition("<")[0], found[1], int(found[3]), bool(found[2])) if found else HELPERS[name]
+
+
+def _wgmma(name: str, dtype: str, columns: int, lines: bool) -> str:
+    """Factors are in swizzled rows of 128 bytes, of the depth; the right-hand one's of ``lines``, ``apart`` bytes from
+    64 of them to the next (PTX ISA, "asynchronous warpgroup level matrix instructions": descriptors of matrices)."""
+    count = columns // 2
+    outs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    parameters = "const void *a, const void *b, int apart"
+    return f"""\
+template <int N> __device__ void {name}(float (&d)[N / 2], {parameters});
+template <> __device__ __forceinline__ void {name}<{columns}>(float (&d)[{count}], {parameters}) {{
+    const unsigned long long rows = 1ull << 62 | 64ull << 32;  // swizzled by 128 bytes; 8 rows are 1,024
+    const unsigned long long left = rows | 1 << 16 | (unsigned)__cvta_generic_to_shared(a) >> 4;
+    const unsigned long long right = rows | apart >> 4 << 16 | (unsigned)__cvta_generic_to_shared(b) >> 4;
+    asm volatile("{{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{dtype}.{dtype} "
+                 "{{{", ".join(f"%{i}" for i in range(count))}}}, "
+                 "%{count}, %{count + 1}, p, 1, 1, 0, {int(lines)};}}"
+                 : {outs}
+                 : "l"(left), "l"(right));
+}}"""
+
+
 def _ldmatrix(count: int, end: str) -> str:
     words, results = (", ".join(form.format(i) for i in range(count)) for form in ("%{}", '"=r"(r[{}])'))
     return f"""\
@@ -131,6 +168,21 @@ __device__ __forceinline__ void cp_async_commit() { asm volatile("cp.async.commi
     "cp_async_wait": """\
 template <int BUT_LAST> __device__ __forceinline__ void cp_async_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(BUT_LAST) : "memory");
+}""",
+    **{
+        f"wgmma_{what}": f"""\
+__device__ __forceinline__ void wgmma_{what}() {{
+    asm volatile("{text}" ::: "memory");
+}}"""
+        for what, text in _GROUP_SYNC.items()
+    },
+    "wgmma_wait": """\
+template <int BUT_LAST> __device__ __forceinline__ void wgmma_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(BUT_LAST) : "memory");
+}""",
+    "swizzled": """\
+template <int ROW> __device__ __forceinline__ int swizzled(int at) {
+    return at ^ (at / ROW % 8) * (ROW / 8);
 }""",
     "cluster_barrier": """\
 __device__ __forceinline__ void cluster_barrier() {

@@ -70,6 +70,8 @@ from minitvm.ir.loop.stmt import (
     Seq,
     Stmt,
     Store,
+    Wgmma,
+    WgmmaSync,
     allocated,
     dependency_order,
     expr_children,

@@ -305,12 +305,16 @@ class Buffer:
     GPU, one per thread on a CPU) or ``"local"`` (registers, the stack).
 
     Of a symbolic kernel, dimensions may be symbolic (``minitvm.ir.dims``); what asks for numbers then declines.
+
+    ``swizzled``: a GPU keeps rows of 128 bytes in 1,024 that begin at a multiple, and vector ``v`` of 16 bytes of row
+    ``i`` at place ``v ^ i % 8``: what a column has is in different banks.
     """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     scope: str = "global"
+    swizzled: bool = False
 
     def __getitem__(self, index: Index | tuple[Index, ...]) -> LoopExpr:
         given = index if isinstance(index, tuple) else (index,)

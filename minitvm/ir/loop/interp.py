@@ -38,6 +38,8 @@ from minitvm.ir.loop import (
     Seq,
     Stmt,
     Store,
+    Wgmma,
+    WgmmaSync,
     walk_stmts,
 )
 from minitvm.ir.loop.lanes import REMEMBERED, WARP, Array, Lanes
@@ -118,6 +120,10 @@ class _Running(Lanes):
                 self._mma(stmt)
             case Ldmatrix():
                 self._matrices(stmt)
+            case Wgmma():
+                self._group_product(stmt)
+            case WgmmaSync(what):
+                self._whole_team(f"a warpgroup's {what}")
             case Prefetch(element):
                 self.eval(element)
             case Barrier():
@@ -241,6 +247,36 @@ class _Running(Lanes):
             low, high = (swapped[:, number, _G, 2 * _T + n].astype("uint32") for n in (0, 1))
             place = Load(stmt.to, (*stmt.at, Const(number)))
             self._store(place, stmt.to, place.index, (low | high << 16).ravel())
+
+    def _group_product(self, stmt: Wgmma) -> None:
+        """At once, whenever it is waited for."""
+        groups, pieces = self._whole_warps("a product of a warpgroup").reshape(-1, 4 * WARP), stmt.sums.shape[-2]
+        left = self._factor_rows(stmt.a, groups[:, 0], 64, False)
+        right = self._factor_rows(stmt.b, groups[:, 0], 8 * pieces, stmt.transposed)
+        product = left @ right.swapaxes(1, 2)
+        lanes = np.arange(4 * WARP)
+        row, column = lanes // WARP * 16 + lanes % WARP // 4, lanes % 4 * 2
+        for piece, number in np.ndindex(pieces, 4):
+            found = np.empty(self.count)
+            found[groups] = product[:, row + number // 2 * 8, column + piece * 8 + number % 2]
+            place = Load(stmt.sums, (*stmt.at, Const(piece), Const(number)))
+            total = self._load(place, stmt.sums, place.index) + found
+            self._store(place, stmt.sums, place.index, total.astype("float32"))
+
+    def _factor_rows(self, first: LoopExpr, lanes: Array, lines: int, transposed: bool) -> Array:
+        """(lane, lines, 16) of a warpgroup's factor in shared memory."""
+        assert isinstance(first, Load)
+        buffer, (*_, line, r) = first.buffer, first.index
+        last = (line + 15, r + 63) if transposed else (line + (lines - 1), r + 15)
+        for index in (first.index, (*first.index[:-2], *last)):
+            self._load(Load(buffer, index), buffer, index)
+        start = np.broadcast_to(as_array(self._address(first, buffer, first.index)), self.count)[lanes]
+        n, k = np.arange(lines)[:, None], np.arange(16)
+        inside = n // 64 * buffer.strides[-3] + k * 64 + n % 64 if transposed else n * buffer.strides[-2] + k
+        where = start[:, None, None] + inside
+        if not self.memory[buffer].written[where].all():
+            raise CompilerError(f"{self.kernel.name}: a warpgroup's factor in {buffer.name} that nobody wrote")
+        return self.memory[buffer].data[where].astype("float32")
 
     def _barrier(self) -> None:
         """Side by side, what comes before it is done."""

@@ -185,6 +185,43 @@ class Ldmatrix(Stmt):
         return Ldmatrix(self.to, tuple(at), row, self.transposed)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Wgmma(Stmt):
+    """A warpgroup, 128 threads of four warps in a row, begins to add a product of 64 x 16 by 16 x N elements of two
+    bytes to its sums of float32 (PTX's ``wgmma.mma_async.m64nNk16``).
+
+    ``a`` and ``b`` are the first elements of both factors in shared memory that is ``swizzled``, the depth last: (64,
+    16) and (N, 16); ``transposed``: ``b`` lies as (N / 64, 16, 64).  With ``w, g, t = warp, lane // 4, lane % 4``,
+    ``sums[(*at, j, 0 to 3)]`` are elements (16 w + g, 8 j + 2 t), the next one, and the same of row 16 w + g + 8.
+
+    Until it has been committed and waited for (:class:`WgmmaSync`), nobody else may touch sums or factors.
+    """
+
+    sums: Buffer
+    at: tuple[LoopExpr, ...]
+    a: LoopExpr
+    b: LoopExpr
+    kind: str = "float16"
+    transposed: bool = False
+
+    def over(self, exprs: Sequence[LoopExpr]) -> Wgmma:
+        *at, a, b = exprs
+        return Wgmma(self.sums, tuple(at), a, b, self.kind, self.transposed)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WgmmaSync(Stmt):
+    """What keeps products of warpgroups (:class:`Wgmma`) in order; all threads of a block get here.
+
+    ``what``: "shared", products see what this thread stored to shared memory before, once others have met it at a
+    barrier; "sums", they see this thread's registers; "commit", those begun since the last one are a group; "wait",
+    until all groups have ended but the last ``left``.
+    """
+
+    what: str
+    left: int = 0
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Kernel(Shown):
     """One fused group as loops.
@@ -403,7 +440,7 @@ def _over(stmt: Stmt, exprs: Sequence[LoopExpr], parts: Sequence[Stmt]) -> Stmt:
             return If(exprs[0], *parts)
         case Alloc(buffer):
             return Alloc(buffer, parts[0])
-        case Mma() | Ldmatrix():
+        case Mma() | Ldmatrix() | Wgmma():
             return stmt.over(exprs)
     return stmt
 
@@ -447,6 +484,8 @@ def stmt_exprs(stmt: Stmt) -> tuple[LoopExpr, ...]:
             return (*at, *a, *b)
         case Ldmatrix(_, at, row):
             return (*at, row)
+        case Wgmma(_, at, a, b):
+            return (*at, a, b)
     return ()
 
 

@@ -51,6 +51,8 @@ from minitvm.ir.loop.stmt import (
     Seq,
     Stmt,
     Store,
+    Wgmma,
+    WgmmaSync,
     expr_children,
     post_order_exprs,
     stmt_exprs,
@@ -180,6 +182,12 @@ class _Printer:
                 where, left, right = texts[: len(at)], texts[len(at) : len(at) + len(a)], texts[len(at) + len(a) :]
                 factors = f"({', '.join(left)}) x ({', '.join(right)})"
                 yield f"{pad}mma{_of_kind(kind)} {self.buffer(sums)}[{', '.join(where)}] += {factors}"
+            case Wgmma(sums, at, _, _, kind, transposed):
+                *where, left, right = texts
+                suffix = " transposed" if transposed else ""
+                yield f"{pad}wgmma{_of_kind(kind)} {self.buffer(sums)}[{', '.join(where)}] += {left} x {right}{suffix}"
+            case WgmmaSync(what, left):
+                yield f"{pad}wgmma {what}{f' but {left} groups' if what == 'wait' else ''}"
             case Ldmatrix(to, _, _, transposed):
                 suffix = " transposed" if transposed else ""
                 yield f"{pad}matrices{suffix} {self.buffer(to)}[{', '.join(texts[:-1])}] = {texts[-1]}"

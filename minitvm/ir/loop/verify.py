@@ -41,6 +41,8 @@ from minitvm.ir.loop import (
     Shuffle,
     Stmt,
     Store,
+    Wgmma,
+    WgmmaSync,
     expr_children,
     post_order_exprs,
     stmt_children,
@@ -120,6 +122,10 @@ class _Verifier:
                 self.mma(stmt)
             case Ldmatrix():
                 self.matrices(stmt)
+            case Wgmma():
+                self.group_product(stmt)
+            case WgmmaSync(what):
+                self.together(f"a warpgroup's {what}", stmt)
             case CopyCommit() | CopyWait():
                 self.together("copies are committed and waited for", stmt)
             case Barrier():
@@ -188,11 +194,29 @@ class _Verifier:
         self.access(to, (*stmt.at, Const(0)), stmt, self.around)
         self.stored.add(to)
 
+    def group_product(self, stmt: Wgmma) -> None:
+        """Factors are rows of 128 bytes in swizzled memory, sums registers that hold something."""
+        self.whole_warps("a product of a warpgroup", stmt, 128)
+        for factor in (stmt.a, stmt.b):
+            buffer = factor.buffer if isinstance(factor, Load) else None
+            if buffer is None or not buffer.swizzled or buffer.dtype != stmt.kind:
+                raise self.reject(f"a warpgroup's factor is {stmt.kind} in swizzled shared memory", stmt)
+        *_, pieces, four = stmt.sums.shape
+        if (stmt.sums.dtype, stmt.sums.scope, four) != ("float32", "local", 4) or not 1 <= pieces <= 32:
+            raise self.reject("a warpgroup adds to local memory of float32, at most 32 pieces of 4", stmt)
+        for number in ((0, 0), (pieces - 1, 3)):
+            index = (*stmt.at, *map(Const, number))
+            self.read(Load(stmt.sums, index), stmt)
+            self.access(stmt.sums, index, stmt, self.around)
+
     def alloc(self, stmt: Stmt, buffer: Buffer, loops: tuple[For, ...]) -> None:
         if self.is_live(buffer):
             raise self.reject(f"{buffer.name} is allocated twice", stmt)
         if loops and loops[-1].kind is LoopKind.VECTORIZED:
             raise self.reject(f"{buffer.name} is allocated inside a vectorized loop", loops[-1])
+        rows = buffer.shape[-1] * np.dtype(buffer.dtype).itemsize == 128 if buffer.swizzled else True
+        if not rows or (buffer.swizzled and buffer.scope != "shared"):
+            raise self.reject(f"{buffer.name} is swizzled, but not shared memory of rows of 128 bytes", stmt)
         self.stored.discard(buffer)
 
     # --- expressions ------------------------------------------------------------------------------------------
@@ -223,11 +247,11 @@ class _Verifier:
             raise self.reject("a shuffle on one side of a select: not all threads of a warp get there", stmt)
         self.whole_warps("a shuffle", stmt)
 
-    def whole_warps(self, what: str, stmt: Stmt) -> None:
+    def whole_warps(self, what: str, stmt: Stmt, of: int = 32) -> None:
         threads = {f.kind: f for f in self.around.loops if f.kind in _THREADS}
         count = math.prod(bounds(f.extent, {}).high or 0 for f in threads.values())
-        if not threads or count % 32 or [*threads] != [kind for kind in _THREADS if kind in threads]:
-            raise self.reject(f"{what} outside of whole warps: in loops over threads z, y and x, 32 or more", stmt)
+        if not threads or count % of or [*threads] != [kind for kind in _THREADS if kind in threads]:
+            raise self.reject(f"{what} outside of whole warps: in loops over threads z, y and x, {of} or more", stmt)
         self.together(what, stmt)
 
     def together(self, what: str, stmt: Stmt) -> None:

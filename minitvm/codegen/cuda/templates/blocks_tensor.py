@@ -19,6 +19,9 @@ _UPPER = 0xFFFFE000 - (1 << 32)
 class TensorBlocks(Blocks):
     """Warps side by side, each with ``thread_rows x thread_columns`` sums in pieces of 16 x 8."""
 
+    high = MMA[0]
+    """Rows from a thread's piece to its next one."""
+
     def _staged(self, operand: Operand, lines: int) -> Staging:
         tile, product = self.tile, self.product
         inside = bool(tile.copied) and operand.along_depth
@@ -66,7 +69,7 @@ class TensorBlocks(Blocks):
         self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, down: LoopExpr, across: LoopExpr
     ) -> Stmt:
         """Pairs of neighbours, or one by one."""
-        tile, (high, wide), width = self.tile, MMA, min(2, self.product.vector)
+        tile, high, wide, width = self.tile, self.high, MMA[1], min(2, self.product.vector)
         t = across % 4
 
         def pair(i: LoopExpr, j: LoopExpr, n: LoopExpr, first: LoopExpr) -> Stmt:

@@ -8,7 +8,16 @@ from functools import cached_property
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.templates.launches import launches
 from minitvm.codegen.cuda.templates.product import GpuProduct, Operand
-from minitvm.codegen.cuda.templates.tile import TILES, BlockTile, choices, power_of_two, tensor_tiles, with_copies
+from minitvm.codegen.cuda.templates.tile import (
+    TILES,
+    WIDEST,
+    BlockTile,
+    choices,
+    group_tiles,
+    power_of_two,
+    tensor_tiles,
+    with_copies,
+)
 from minitvm.codegen.problem import TEMPLATES, Choice, Problem, Template, Tile
 from minitvm.codegen.templates.product import Matrix
 from minitvm.codegen.templates.tile import store_at
@@ -77,10 +86,17 @@ class GpuTemplate(Template):
         one_by_one = self.product.right.one_by_one
         if self.may_copy(kind if half else "float32") and (products or not one_by_one):
             tiles = with_copies(tiles)
+            if half and self._in_groups():
+                tiles = [*group_tiles(kind), *tiles]
         extent = replace(self.product.extent, size=2) if half else self.product.extent
         scheme = f"{'three ' * (products == 3)}{kind.replace('tf', 'TF')}, " if products else ""
         found = choices(extent, self.gpu, tiles, scheme)
         return [replace(c, why_not=c.why_not or self._places(c.tile)) for c in found] if products else found
+
+    def _in_groups(self) -> bool:
+        """True if warpgroups can multiply: whole vectors go to rows of shared memory, the left-hand ones of the depth."""
+        left, right = self.product.left, self.product.right
+        return "wgmma" in self.gpu.features and left.along_depth and min(left.vector, right.vector) == WIDEST
 
     def _places(self, tile: Tile) -> str:
         """What speaks against a tile whose threads copy many single elements of windows: each has its own address."""

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from minitvm.codegen.cuda.arrival import Arrival
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.templates.blocks import Blocks
+from minitvm.codegen.cuda.templates.blocks_group import GroupBlocks
 from minitvm.codegen.cuda.templates.blocks_tensor import HalfBlocks, TensorBlocks
 from minitvm.codegen.cuda.templates.product import GpuProduct, in_blocks
-from minitvm.codegen.cuda.templates.tile import BlockTile, MmaTile
+from minitvm.codegen.cuda.templates.tile import BlockTile, MmaTile, WgmmaTile
 from minitvm.codegen.loops import redirect, unflatten, with_memory
 from minitvm.ir.dtypes import SHORT
 from minitvm.ir.loop import Buffer, If, LoopExpr, LoopKind, Stmt, all_of, loop, seq
@@ -18,8 +19,7 @@ from minitvm.ir.loop import Buffer, If, LoopExpr, LoopKind, Stmt, all_of, loop, 
 def launches(tile: BlockTile, gpu: GpuModel, *products: GpuProduct) -> Stmt:
     """All results of products, in a tile's way, by one launch; parts of the depth are added, in their order, by the
     blocks that multiplied them: where these are a cluster, each adds some rows, else the last that arrives adds all."""
-    on_tensor_cores = HalfBlocks if isinstance(tile, MmaTile) and tile.kind in SHORT else TensorBlocks
-    blocks = on_tensor_cores if isinstance(tile, MmaTile) else Blocks
+    blocks = _blocks(tile)
     if tile.split == 1:
         return _side_by_side([blocks(product, tile) for product in products], Blocks.multiplied)
     shapes = [(tile.split, product.batch, product.left.lines, product.right.lines) for product in products]
@@ -28,6 +28,15 @@ def launches(tile: BlockTile, gpu: GpuModel, *products: GpuProduct) -> Stmt:
     tiles = len(made) * max(each.tiles for each in made)
     arrival = Arrival(tile.split, tile.is_cluster(gpu, tiles))
     return with_memory(parts, seq(_side_by_side(made, Blocks.multiplied), arrival, _side_by_side(made, Blocks.added)))
+
+
+def _blocks(tile: BlockTile) -> type[Blocks]:
+    """Those that multiply in a tile's way."""
+    if isinstance(tile, WgmmaTile):
+        return GroupBlocks
+    if isinstance(tile, MmaTile):
+        return HalfBlocks if tile.kind in SHORT else TensorBlocks
+    return Blocks
 
 
 def _side_by_side(made: Sequence[Blocks], body: Callable[[Blocks, LoopExpr, LoopExpr], Stmt]) -> Stmt:

@@ -192,6 +192,56 @@ class MmaTile(BlockTile):
         return self._slowest(self.rows * self.columns * self.products / rate, shared, blocks, size)
 
 
+GROUP = 128
+"""Threads of a warpgroup."""
+_GROUP_USE = 0.75
+"""Of what tensor cores can do, by products of warpgroups with factors in shared memory."""
+_ROW_BYTES = 128
+"""Of the swizzled rows that warpgroups multiply."""
+
+
+@dataclass(frozen=True)
+class WgmmaTile(MmaTile):
+    """A tile of warpgroups: ``thread_rows`` x ``thread_columns`` are a warpgroup's, factors of two bytes."""
+
+    def __str__(self) -> str:
+        return super().__str__().replace(" a warp", " a warpgroup")
+
+    @property
+    def threads(self) -> int:
+        return self.down * self.across * GROUP
+
+    @property
+    def registers(self) -> int:
+        return self.thread_rows * self.thread_columns // GROUP + _ADDRESSES
+
+    @property
+    def _piece(self) -> int:
+        return self.depth * (self.rows + self.columns)
+
+    def step_cycles(self, blocks: int, size: int, machine: GpuModel) -> float:
+        rate = machine.tensor_flops / self.element / machine.sms / machine.clock * _GROUP_USE
+        loads = (self.rows + self.columns) * size / _FROM_L2
+        return blocks * max(self.rows * self.columns / rate, loads)
+
+
+def group_tiles(kind: str) -> list[BlockTile]:
+    """Tiles of one to three warpgroups, fed by asynchronous copies in three stages or more."""
+    shapes = [(64, 64, 64, 64), (64, 128, 64, 128), (64, 256, 64, 256), (128, 64, 64, 64), (128, 128, 64, 128)]
+    shapes += [
+        (128, 192, 64, 192),
+        (128, 256, 64, 256),
+        (192, 128, 64, 128),
+        (256, 128, 128, 128),
+        (128, 128, 128, 128),
+    ]
+    return [
+        WgmmaTile(rows, columns, _ROW_BYTES // 2, down, across, kind=kind, copied=stages)
+        for rows, columns, down, across in shapes
+        for stages in (3, 4, 5)
+    ]
+
+
 def power_of_two(value: int, most: int = VECTOR) -> int:
     """The largest power of two that divides a number, at most ``most``."""
     return math.gcd(value, most) if value else most
