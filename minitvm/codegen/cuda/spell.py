@@ -110,8 +110,8 @@ template <> __device__ __forceinline__ void {name}<{columns}>(float (&d)[{count}
     const unsigned long long rows = 1ull << 62 | 64ull << 32;  // swizzled by 128 bytes; 8 rows are 1,024
     const unsigned long long left = rows | 1 << 16 | (unsigned)__cvta_generic_to_shared(a) >> 4;
     const unsigned long long right = rows | apart >> 4 << 16 | (unsigned)__cvta_generic_to_shared(b) >> 4;
-    asm volatile("{{.reg .pred p; setp.ne.b32 p, 1, 0; wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{dtype}.{dtype} "
-                 "{{{", ".join(f"%{i}" for i in range(count))}}}, "
+    asm volatile("{{.reg .pred p; setp.ne.b32 p, 1, 0;"
+                 "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{dtype}.{dtype} {{{", ".join(f"%{i}" for i in range(count))}}}, "
                  "%{count}, %{count + 1}, p, 1, 1, 0, {int(lines)};}}"
                  : {outs}
                  : "l"(left), "l"(right));

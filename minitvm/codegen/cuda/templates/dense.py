@@ -94,7 +94,8 @@ class GpuTemplate(Template):
         return [replace(c, why_not=c.why_not or self._places(c.tile)) for c in found] if products else found
 
     def _in_groups(self) -> bool:
-        """True if warpgroups can multiply: whole vectors go to rows of shared memory, the left-hand ones of the depth."""
+        """True if warpgroups can multiply: whole vectors go to shared memory, those of the left-hand side along the
+        depth."""
         left, right = self.product.left, self.product.right
         return "wgmma" in self.gpu.features and left.along_depth and min(left.vector, right.vector) == WIDEST
 
