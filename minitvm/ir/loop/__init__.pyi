@@ -46,6 +46,8 @@ from minitvm.ir.loop.stmt import Prefetch as Prefetch
 from minitvm.ir.loop.stmt import Seq as Seq
 from minitvm.ir.loop.stmt import Stmt as Stmt
 from minitvm.ir.loop.stmt import Store as Store
+from minitvm.ir.loop.stmt import Wgmma as Wgmma
+from minitvm.ir.loop.stmt import WgmmaSync as WgmmaSync
 from minitvm.ir.loop.stmt import allocated as allocated
 from minitvm.ir.loop.stmt import dependency_order as dependency_order
 from minitvm.ir.loop.stmt import expr_children as expr_children

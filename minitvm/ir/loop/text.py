@@ -178,24 +178,30 @@ class _Printer:
                 yield f"{pad}prefetch {texts[0]}{' to the first level' if level == 1 else ''}"
             case CopyWait(groups):
                 yield f"{pad}wait for copies but {groups} groups"
-            case Mma(sums, at, a, _, kind):
-                where, left, right = texts[: len(at)], texts[len(at) : len(at) + len(a)], texts[len(at) + len(a) :]
-                factors = f"({', '.join(left)}) x ({', '.join(right)})"
-                yield f"{pad}mma{_of_kind(kind)} {self.buffer(sums)}[{', '.join(where)}] += {factors}"
-            case Wgmma(sums, at, _, _, kind, transposed):
-                *where, left, right = texts
-                suffix = " transposed" if transposed else ""
-                yield f"{pad}wgmma{_of_kind(kind)} {self.buffer(sums)}[{', '.join(where)}] += {left} x {right}{suffix}"
-            case WgmmaSync(what, left):
-                yield f"{pad}wgmma {what}{f' but {left} groups' if what == 'wait' else ''}"
-            case Ldmatrix(to, _, _, transposed):
-                suffix = " transposed" if transposed else ""
-                yield f"{pad}matrices{suffix} {self.buffer(to)}[{', '.join(texts[:-1])}] = {texts[-1]}"
+            case Mma() | Wgmma() | WgmmaSync() | Ldmatrix():
+                yield pad + self.of_warps(stmt, texts)
             case Seq(stmts):
                 if not stmts:
                     yield f"{pad}pass"
                 for part in stmts:
                     yield from self.lines(part, depth)
+
+    def of_warps(self, stmt: Mma | Wgmma | WgmmaSync | Ldmatrix, texts: Sequence[str]) -> str:
+        """What all threads of a warp, or of several, do together."""
+        match stmt:
+            case Mma(sums, at, a, _, kind):
+                where, left, right = texts[: len(at)], texts[len(at) : len(at) + len(a)], texts[len(at) + len(a) :]
+                factors = f"({', '.join(left)}) x ({', '.join(right)})"
+                return f"mma{_of_kind(kind)} {self.buffer(sums)}[{', '.join(where)}] += {factors}"
+            case Wgmma(sums, _, _, _, kind, transposed):
+                *where, a_text, b_text = texts
+                factors = f"{a_text} x {b_text}{' transposed' * transposed}"
+                return f"wgmma{_of_kind(kind)} {self.buffer(sums)}[{', '.join(where)}] += {factors}"
+            case WgmmaSync(what, left_over):
+                return f"wgmma {what}{f' but {left_over} groups' if what == 'wait' else ''}"
+            case Ldmatrix(to, _, _, transposed):
+                suffix = " transposed" if transposed else ""
+                return f"matrices{suffix} {self.buffer(to)}[{', '.join(texts[:-1])}] = {texts[-1]}"
 
     # --- expressions ------------------------------------------------------------------------------------------
 
