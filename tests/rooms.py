@@ -33,7 +33,7 @@ def room(most: int, files: str) -> Room:
 _LOOPS, _PASSES = "codegen/templates", "passes"
 
 ROOMS = {
-    "cuda": room(5_615, "codegen/cuda runtime/nvidia"),
+    "cuda": room(5_830, "codegen/cuda runtime/nvidia"),
     "lab": room(5_720, "lab"),
     "viewer": room(790, "viewer codegen/llvm/origins.py"),
     "cli": room(1_700, "cli __main__.py"),
@@ -89,7 +89,7 @@ ROOMS = {
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 28_710, 337_500, 12.0
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 28_810, 337_500, 12.0
 
 
 def python_files() -> list[str]:
