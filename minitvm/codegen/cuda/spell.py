@@ -102,7 +102,7 @@ def _wgmma(name: str, dtype: str, columns: int, lines: bool) -> str:
     """Factors are in swizzled rows of 128 bytes, of the depth; the right-hand one's of ``lines``, ``apart`` bytes from
     64 of them to the next (PTX ISA, "asynchronous warpgroup level matrix instructions": descriptors of matrices)."""
     count = columns // 2
-    outs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    sums, outs = (", ".join(form.format(i) for i in range(count)) for form in ("%{}", '"+f"(d[{}])'))
     parameters = "const void *a, const void *b, int apart"
     return f"""\
 template <int N> __device__ void {name}(float (&d)[N / 2], {parameters});
@@ -111,7 +111,7 @@ template <> __device__ __forceinline__ void {name}<{columns}>(float (&d)[{count}
     const unsigned long long left = rows | 1 << 16 | (unsigned)__cvta_generic_to_shared(a) >> 4;
     const unsigned long long right = rows | apart >> 4 << 16 | (unsigned)__cvta_generic_to_shared(b) >> 4;
     asm volatile("{{.reg .pred p; setp.ne.b32 p, 1, 0;"
-                 "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{dtype}.{dtype} {{{", ".join(f"%{i}" for i in range(count))}}}, "
+                 "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{dtype}.{dtype} {{{sums}}}, "
                  "%{count}, %{count + 1}, p, 1, 1, 0, {int(lines)};}}"
                  : {outs}
                  : "l"(left), "l"(right));
