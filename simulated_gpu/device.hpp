@@ -147,6 +147,7 @@ template <class T> static inline T __shfl_sync(unsigned mask, T value, int from,
 
 static inline float half_to_float(unsigned short v) { return (float)cudasim::bits<_Float16>(v); }
 static inline unsigned short float_to_half(float v) { return cudasim::bits<unsigned short>((_Float16)v); }
+static inline unsigned negated(unsigned v) { return 0u - v; }
 template <class A, class B> static inline int dot_of_bytes(int a, int b, int total) {
     for (int i = 0; i < 4; i++) total += (int)(A)(a >> 8 * i) * (int)(B)(b >> 8 * i);
     return total;

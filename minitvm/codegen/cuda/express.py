@@ -276,6 +276,8 @@ class Writer:
         if is_float(dtype) or op in COMPARISONS or (is_index and op in spell.INDEX):
             return _infix(node, self.piece(node.lhs), self.piece(node.rhs))
         wide = spell.VALUE[f"uint{max(32, bits_of(dtype))}"]  # wraps around, which a signed sum may not
+        if op == "sub" and isinstance(node.lhs, Const) and not node.lhs.value and bits_of(dtype) <= 32:
+            return _converted(self.call("negated", self.text(node.rhs))[0], dtype)
         cast = f"({wide})" if op in spell.WRAPPING else ""
         sides = (cast + self.operand(side) for side in (node.lhs, node.rhs))
         return _converted(f"({f' {spell.INFIX[op][0]} '.join(sides)})", dtype)

@@ -150,6 +150,13 @@ template <class T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16
 __device__ __forceinline__ int dot2(int a, int b, int total) {
     return (unsigned)total + (short)a * (short)b + (a >> 16) * (b >> 16);
 }""",
+    # of `0 - value`, NVRTC 13.0 loses the minus among minima (VIMNMX3), and what is beyond 16 bits is not cut off
+    "negated": """\
+__device__ __forceinline__ unsigned negated(unsigned value) {
+    unsigned result;
+    asm("sub.u32 %0, 0, %1;" : "=r"(result) : "r"(value));
+    return result;
+}""",
     "to_tf32": """\
 __device__ __forceinline__ unsigned to_tf32(float value) {
     unsigned bits;
