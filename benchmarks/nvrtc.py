@@ -53,10 +53,10 @@ def ptx(source: str, arch: str) -> str:
     (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
     if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         raise CompilerError(f"NVRTC makes no PTX for {arch}")
-    text = b" " * nvrtc.nvrtcGetPTXSize(program)[1]
+    text = bytes(nvrtc.nvrtcGetPTXSize(program)[1])
     nvrtc.nvrtcGetPTX(program, text)
     nvrtc.nvrtcDestroyProgram(program)
-    return text.decode()
+    return text.rstrip(b"\0").decode()
 
 
 def _marks(text: str) -> dict[str, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ from cuda_kernels import GROUPS, kernel_of
 from nvrtc import needs_nvrtc
 from test_cuda_emit import tiled
 
+from minitvm.codegen.cuda import backend
 from minitvm.codegen.cuda.backend import compile_cubin
 from minitvm.codegen.cuda.bind import bind_plain
 from minitvm.codegen.cuda.emit import emit_cuda
@@ -116,3 +118,38 @@ def test_without_the_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
         "NVRTC is not installed, so CUDA kernels cannot be compiled\n"
         "  = hint: pip install cuda-bindings nvidia-cuda-nvrtc"
     )
+
+
+class Silent:
+    """NVRTC that found what it kept from before, which has no log: one byte is written, a 0."""
+
+    @staticmethod
+    def nvrtcGetProgramLogSize(program: object) -> tuple[object, int]:
+        return SUCCESS, 1
+
+    @staticmethod
+    def nvrtcGetProgramLog(program: object, log: bytes) -> tuple[object]:
+        assert log is not bytes(1) and log != b" "
+        ctypes.memset(log, 0, 1)
+        return (SUCCESS,)
+
+    class nvrtcResult:
+        NVRTC_SUCCESS = 0
+
+
+SUCCESS = Silent.nvrtcResult.NVRTC_SUCCESS
+
+
+def test_a_log_of_nothing_is_written_where_nobody_else_reads() -> None:
+    """The one object that Python has for a blank became a 0: numpy's headers were full of them, kernels had no name."""
+    assert backend._text(Silent, None) == "" and bytes([32]) == b" "
+
+
+@needs_nvrtc
+def test_nothing_is_taken_from_nvrtc_s_own_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is a driver, it has one from 12.9 on; what comes from it has no log."""
+    nvrtc, asked = backend._load(), list[list[bytes]]()
+    compiled = nvrtc.nvrtcCompileProgram
+    monkeypatch.setattr(nvrtc, "nvrtcCompileProgram", lambda *args: asked.append(args[2]) or compiled(*args))
+    compile_cubin('extern "C" __global__ void fresh() {}')
+    assert [b"--no-cache" in options for options in asked] == [nvrtc.nvrtcVersion()[1:] >= (12, 9)]

@@ -114,6 +114,8 @@ _SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 _SHARED = re.compile(r"(\d+) bytes smem")
 _ERROR_LINE = re.compile(r"\((\d+)\): (?:catastrophic )?error")
 _HINT = "pip install cuda-bindings nvidia-cuda-nvrtc"
+_CACHES = (12, 9)
+"""The first version of NVRTC that keeps what it made, where there is a driver."""
 
 
 @dataclass(frozen=True)
@@ -149,11 +151,12 @@ def _compiled(source: str, arch: str) -> Cubin:
     program = _check(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), b"kernel.cu", 0, [], []))
     try:
         options = [f"--gpu-architecture={arch}".encode(), b"--ptxas-options=-v", b"--std=c++17", b"--fmad=false"]
+        options += [b"--no-cache"] * (nvrtc.nvrtcVersion()[1:] >= _CACHES)  # what is found there has no log
         (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
         log = _text(nvrtc, program)
         if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
             raise CompilerError(f"NVRTC refuses the kernel for {arch}", where=_offending(log, source))
-        image = b" " * _check(nvrtc, nvrtc.nvrtcGetCUBINSize(program))
+        image = bytes(_check(nvrtc, nvrtc.nvrtcGetCUBINSize(program)))
         _check(nvrtc, nvrtc.nvrtcGetCUBIN(program, image))
         return _cubin(image, log)
     finally:
@@ -191,7 +194,8 @@ def _check(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
 
 
 def _text(nvrtc: Any, program: Any) -> str:
-    log = b" " * _check(nvrtc, nvrtc.nvrtcGetProgramLogSize(program))
+    """NVRTC's log.  It is written to bytes that nobody else has: of one byte, Python has one object for all."""
+    log = bytes(1 + _check(nvrtc, nvrtc.nvrtcGetProgramLogSize(program)))
     _check(nvrtc, nvrtc.nvrtcGetProgramLog(program, log))
     return str(log.rstrip(b"\0 ").decode(errors="replace"))
 
