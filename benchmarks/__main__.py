@@ -42,8 +42,9 @@ from benchmarks.cuda_check import figures as gpu_figures
 from benchmarks.cuda_check.networks import NETWORKS as NETWORKS_TO_CHECK
 from benchmarks.cuda_check.networks import SMALL
 from benchmarks.cuda_check.networks import known as known_to_check
-from benchmarks.cuda_check.run import SECONDS, SECTIONS, Check
+from benchmarks.cuda_check.run import SECONDS, Check
 from benchmarks.cuda_check.run import Settings as CheckSettings
+from benchmarks.cuda_check.sections import ALL, CALLS, SECTIONS
 from benchmarks.layer_kinds import draw_layers, wanted_layers
 from benchmarks.measure import Settings, benchmark
 from benchmarks.onnx_models import NETWORKS, WORKLOADS
@@ -272,7 +273,8 @@ def estimated_times(models: list[str], kernels: int) -> None:
 
 @main.command("cuda-check")
 @click.option("--models", default="", callback=options.of(known_to_check()), help="Names; all by default.")
-@click.option("--sections", default=",".join(SECTIONS), callback=options.of([*SECTIONS]), help="What to do.")
+@click.option("--sections", default=",".join(ALL), callback=options.of([*SECTIONS]), help="What to do.")
+@click.option("--call", type=click.Choice([*CALLS]), help="The sections of one of four calls.")
 @click.option("--seconds", default=SECONDS, type=click.IntRange(10), help="For all sections together.")
 @click.option("--batch", default=32, type=click.IntRange(2), help="The large batch.")
 @click.option("--rounds", default=12, type=click.IntRange(1), help="Turns of each way to run.")
@@ -282,6 +284,7 @@ def estimated_times(models: list[str], kernels: int) -> None:
 def check_of_gpu(
     models: list[str],
     sections: list[str],
+    call: str | None,
     seconds: int,
     batch: int,
     rounds: int,
@@ -296,14 +299,16 @@ def check_of_gpu(
     \b
     Examples:
       python -m benchmarks cuda-check
+      python -m benchmarks cuda-check --call contact --out results
       python -m benchmarks cuda-check --models resnet50 --sections speed,roofline
       python -m benchmarks cuda-check --stand-in
     """
     if write and stand_in:
         raise click.UsageError("times on the stand-in are no figures: --write needs a GPU")
     say = Console(stderr=True, highlight=False).print
+    settings = CheckSettings(models, CALLS[call] if call else sections, seconds, batch, rounds, stand_in)
     try:
-        found = Check(CheckSettings(models, sections, seconds, batch, rounds, stand_in), out, say).run()
+        found = Check(settings, out, say).run()
     except MiniTVMError as error:
         raise click.ClickException(str(error)) from error
     gpu_figures.show(found, _console(160))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pathlib
+from collections.abc import Iterable
 
 from benchmarks.cuda_estimate import bound, machine_code
 from benchmarks.onnx_models import WORKLOADS
@@ -12,7 +13,7 @@ from minitvm.codegen.backend import BACKENDS, backend_class
 from minitvm.codegen.cuda.backend import CudaBackend, compile_cubin
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.problem import Choice, Template
-from minitvm.codegen.records import best, read
+from minitvm.codegen.records import Record, best, read
 from minitvm.codegen.simplify import simplify
 from minitvm.driver import backend_for
 from minitvm.driver.kernels import KernelCompiler
@@ -65,7 +66,12 @@ def _is_recorded(template: Template) -> bool:
 def ship(trials: pathlib.Path, missing: bool = False) -> int:
     """Write what did best to the package, beside what is there if that is ``missing`` only; how many records it has."""
     assert GpuModel.records is not None
-    kept = best(read(GpuModel.records)) if missing else {}
-    taken = sorted(map(str, {**kept, **best(read(trials))}.values()))
+    taken = shipped_with(read(trials)) if missing else sorted(map(str, best(read(trials)).values()))
     GpuModel.records.write_text("".join(f"{line}\n" for line in taken), encoding="utf-8")
     return len(taken)
+
+
+def shipped_with(trials: Iterable[Record]) -> list[str]:
+    """The lines of the records that ship, with what did best of some trials in the place of theirs."""
+    assert GpuModel.records is not None
+    return sorted(map(str, {**best(read(GpuModel.records)), **best(trials)}.values()))

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from benchmarks.cuda_check.networks import FLOAT16, FLOAT32, NETWORKS, TF32
 from benchmarks.cuda_check.peers import LIBRARIES, OWN
+from benchmarks.cuda_check.tools import COUNTERS
 
 Result = Mapping[str, Any]
 MISSING = "not yet measured"
@@ -196,6 +197,8 @@ def show(result: Result, console: Console) -> None:
     console.print(table)
     for row in result["sections"].get("nodes", []):
         console.print(_walked(row))
+    for row in result["sections"].get("counters", []):
+        console.print(_counters(row))
     for row in result["sections"].get("roofline", []):
         if "kernels" in row:
             console.print(_kernels(row))
@@ -203,7 +206,7 @@ def show(result: Result, console: Console) -> None:
 
 def wrong(result: Result) -> list[str]:
     """What was found not to be right."""
-    rows = [row for name in ("correct", "speed", "torch") for row in result["sections"].get(name, [])]
+    rows = [row for name in ("correct", "speed", "torch", "tune") for row in result["sections"].get(name, [])]
     found = [row for row in rows if not row.get("right", True) or row.get("wrong")]
     return list(dict.fromkeys(f"{row['model']}{_batch(row)} in {row['precision']}" for row in found))
 
@@ -220,6 +223,11 @@ def summary(row: Mapping[str, Any]) -> str:
     texts += [f"{name} {times['median']:.3f} ms" for name, times in row.get("times", {}).items()]
     texts += [f"WRONG, {off:.1e} from {name}" for name, off in row.get("wrong", {}).items()]
     texts += [f"no {name}: {why}" for name, why in row.get("missing", {}).items()]
+    if "counters" in row:
+        texts.append(f"{len(row['counters'])} kernels counted")
+    texts += [f"{row[kind]}" for kind in ("tests", "tool") if kind in row]
+    if "tried" in row:
+        texts.append(f"{row['tried']} of {row['of']} ways tried {row.get('not_measured', '')}".rstrip())
     if "figures" in row:
         texts += [f"{name} {value:.4g}" for name, value in row["figures"].items()]
     if "seconds" in row:
@@ -238,6 +246,15 @@ def _walked(row: Mapping[str, Any], most: int = 12) -> Table:
     table = Table("node", "kernel", "off by", title=f"{row['model']}{_batch(row)} in {row['precision']}, node by node")
     for one in sorted(row.get("rows", []), key=lambda one: -one.get("error", float("inf")))[:most]:
         table.add_row(one["node"], one["kernel"], one.get("failed") or f"{one['error']:.1e}")
+    return table
+
+
+def _counters(row: Mapping[str, Any]) -> Table:
+    title = f"{row['model']}{_batch(row)} in {row['precision']}: counters"
+    table = Table("kernel", *COUNTERS, title=title)
+    for one in row.get("counters", []):
+        values = [one.get(name) for name in COUNTERS]
+        table.add_row(one["kernel"], *("" if value is None else f"{value:.4g}" for value in values))
     return table
 
 

@@ -34,11 +34,12 @@ from benchmarks.cuda_check.networks import (
 )
 from benchmarks.cuda_check.nodes import walked
 from benchmarks.cuda_check.peers import OWN, Own, Runner, compiled, peer, taken_in_turns
+from benchmarks.cuda_check.tools import counted, sanitized, tested
+from benchmarks.cuda_check.tuning import TRIALS, compiled_trials, measured_trials
 from benchmarks.cuda_sim import error
 from minitvm import GraphModule, cuda
 from minitvm.codegen.cuda.machine import GpuModel, gpu_model
 from minitvm.errors import MiniTVMError
-from minitvm.runtime.graph import Segment
 from minitvm.runtime.nvidia.driver import gpu
 from minitvm.runtime.nvidia.image import unpack
 
@@ -63,11 +64,17 @@ class Job:
     """The process was started on the stand-in for NVIDIA's driver."""
     out: str = ""
     """The folder for files."""
+    seconds: float = 60.0
+    """For what is tried."""
+    tool: str = ""
+    nodes: tuple[str, ...] = ()
+    part: int = 0
+    parts: int = 1
 
     @staticmethod
     def of(text: str) -> Job:
         form = json.loads(text)
-        return Job(**{**form, "peers": tuple(form["peers"])})
+        return Job(**{**form, "peers": tuple(form["peers"]), "nodes": tuple(form["nodes"])})
 
     def text(self) -> str:
         return json.dumps(asdict(self))
@@ -75,6 +82,10 @@ class Job:
     @property
     def what(self) -> tuple[str, int, str, str]:
         return self.model, self.batch, self.precision, self.arch
+
+    def file(self, what: str) -> pathlib.Path:
+        """Of this job, in the folder."""
+        return pathlib.Path(self.out) / "-".join(filter(None, (what, self.model, str(self.batch), self.precision)))
 
 
 # --- what is there ------------------------------------------------------------------------------------------------
@@ -99,6 +110,15 @@ def _versions() -> Iterator[tuple[str, str]]:
             yield name, version(name)
         except PackageNotFoundError:
             continue
+
+
+def tests(job: Job) -> Iterator[Found]:
+    yield from tested(job.stand_in)
+
+
+def sanitize(job: Job) -> Iterator[Found]:
+    """A small network under ``compute-sanitizer``."""
+    yield from sanitized(job.tool, replace(job, kind="correct").text())
 
 
 def calibrate(job: Job) -> Iterator[Found]:
@@ -130,8 +150,7 @@ def nodes(job: Job) -> Iterator[Found]:
     module = GraphModule(library["default"](cuda(0)))
     for name, value in given.in_precision(job.precision).items():
         module.set_input(name, value)
-    to = pathlib.Path(job.out) / f"{job.model}-{job.batch}-{job.precision}"
-    yield from walked(module.instance, library, given.allowed(job.precision), to)
+    yield from walked(module.instance, library, given.allowed(job.precision), job.file("nodes"))
 
 
 def build(job: Job) -> Iterator[Found]:
@@ -209,7 +228,7 @@ def python(job: Job) -> Iterator[Found]:
 # --- every kernel -------------------------------------------------------------------------------------------------
 
 REPEATS = 20
-"""Of a kernel in the graph that is timed: what comes between two graphs is shared by so many."""
+"""Of a kernel for one of ``rounds`` times: so many are in the graph that is timed."""
 LAUNCH_SECONDS = 1.5e-6
 REACHED_FLOAT32, REACHED_TENSOR, REACHED_BYTES = 50 / 67, 0.62, 4.3 / 4.8
 """Shares of a card's data sheet that kernels reach at best, as seen on an H200."""
@@ -239,22 +258,73 @@ def roofline(job: Job) -> Iterator[Found]:
     for index, node in enumerate(instance.graph.nodes):
         if not node.is_kernel:
             continue
-        step = instance.code.step(Segment("kernel", (index,) * REPEATS), instance.slots, 1)
-        step()
-        seconds = float(np.median(instance.code.timed(step, job.rounds))) / REPEATS
+        timed = instance.code.timed_kernel(index, instance.slots, instance.node_step(index), REPEATS * job.rounds)
+        seconds = float(np.median(timed))
         known = library.function_metadata[node.func]
         flops, nbytes = float(known["flops"]), float(known["bytes"])
         launches = len(unpack(library.artifact.objects[node.func])[0])
         least = floor(model, job.precision, flops, nbytes, launches)
         row = {"node": node.name, "kernel": node.func, "launches": launches, "flops": flops, "bytes": nbytes}
+        row["predicted_us"] = 1e6 * known["cycles"] / model.clock
         rows.append({**row, "us": 1e6 * seconds, "floor_us": 1e6 * least})
     total = sum(row["us"] for row in rows) or 1.0
     yield {"kernels": [{**row, "share": row["us"] / total, "of_floor": row["floor_us"] / row["us"]} for row in rows]}
 
 
-KINDS: Mapping[str, Callable[[Job], Iterator[Found]]] = {
-    f.__name__: f for f in (device, calibrate, correct, nodes, build, speed, python, roofline)
-}
+def counters(job: Job) -> Iterator[Found]:
+    """What ``ncu`` counts in the kernels that take longest."""
+    library, (found,) = compiled(*job.what), roofline(job)
+    slowest = {row["kernel"]: row["node"] for row in sorted(found["kernels"], key=lambda row: float(row["us"]))}
+    taken = dict([*slowest.items()][-SLOWEST:])
+    functions = [launch.function for kernel in taken for launch in unpack(library.artifact.objects[kernel])[0]]
+    asked = replace(job, kind="once", nodes=tuple(taken.values()))
+    yield {"counters": counted(functions, asked.text(), job.file("counters").with_suffix(".csv"))}
+
+
+SLOWEST = 10
+
+
+def once(job: Job) -> Iterator[Found]:
+    """Some nodes, each launched once for a profiler to see."""
+    instance, there = Own(compiled(*job.what), feed_of(job)).module.instance, gpu(0)
+    steps = [instance.node_step(n) for n, node in enumerate(instance.graph.nodes) if node.name in job.nodes]
+    with there:
+        there.call("cuProfilerStart")
+    for step in steps:
+        step()
+    instance.memory.wait()
+    with there:
+        there.call("cuProfilerStop")
+    yield {"launched": len(steps)}
+
+
+# --- beside others, and better ------------------------------------------------------------------------------------
+
+
+def warm(job: Job) -> Iterator[Found]:
+    """What peers compile, into their cache."""
+    for kind in job.peers:
+        peer(kind, *job.what, feed_of(job))
+    yield {"warm": list(job.peers)}
+
+
+def trials(job: Job) -> Iterator[Found]:
+    yield from compiled_trials(job.what, job.part, job.parts, job.seconds)
+
+
+def tune(job: Job) -> Iterator[Found]:
+    """What kernels could be is measured; then the network as it was and as it is by that."""
+    (found,) = measured_trials(job.what, job.seconds, pathlib.Path(job.out))
+    yield found
+    records, feed = str(pathlib.Path(job.out) / TRIALS), feed_of(job)
+    ways = {"shipped": Own(compiled(*job.what), feed), "tuned": Own(compiled(*job.what, records=records), feed)}
+    first, second = (way.outputs() for way in ways.values())
+    differ = {"shipped": max(error(a, b) for a, b in zip(first, second, strict=True))}
+    yield {**found, "times": turns(ways, job), "differ": differ, "wrong": too_far(job, differ)}
+
+
+ALL_KINDS = (device, tests, sanitize, calibrate, correct, nodes, build, speed, python, roofline, counters, once)
+KINDS: Mapping[str, Callable[[Job], Iterator[Found]]] = {f.__name__: f for f in (*ALL_KINDS, warm, trials, tune)}
 
 
 def main(text: str) -> None:

@@ -30,9 +30,9 @@ class Runner(Protocol):
 # --- minitvm ------------------------------------------------------------------------------------------------------
 
 
-def compiled(name: str, batch: int, precision: str, arch: str, libs: str = "") -> Library:
+def compiled(name: str, batch: int, precision: str, arch: str, libs: str = "", records: str = "") -> Library:
     shapes = {key: array.shape for key, array in sample(name).feed.items()} if name in stored() else None
-    with PassContext(config=CONFIG[precision]):
+    with PassContext(config={**CONFIG[precision], **({"minitvm.records": records} if records else {})}):
         target = f"cuda -arch={arch}" + (f" -libs={libs}" if libs else "")
         return compile(model_of(name, batch, precision), target, shape_dict=shapes)
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.cuda_check.jobs import MARK, Found, Job
-from benchmarks.cuda_check.networks import FLOAT16, FLOAT32, NETWORKS, SMALL, TF32, stored, workers
-from benchmarks.cuda_check.peers import LIBRARIES
+from benchmarks.cuda_check.networks import NETWORKS, SMALL, stored, workers
+from benchmarks.cuda_check.sections import ALL, SECTIONS, Section
 from minitvm.errors import TargetError
 
 Say = Callable[[str], None]
@@ -28,76 +28,17 @@ SECONDS = 455
 RESULT = "check.json"
 """The file of what was found, in the folder of all files."""
 _NO_TIME = ("no time was left", "ended after")
+_BUDGET = 60.0
+"""Seconds for what a job tries, which it may be told."""
 _WALKED = 2
 """Wrong models that are looked into node by node."""
-
-
-@dataclass(frozen=True)
-class Section:
-    """``share``: of the seconds for all; what one does not need, the next may have."""
-
-    share: float
-    jobs: Callable[[Sequence[str], Sequence[str]], list[Job]]
-    """Of the networks' names and the stored models'."""
-    at_once: bool = False
-    """Several processes beside each other: nothing is timed."""
-    least: float = 20.0
-    """Seconds that a job may take whatever the share is."""
-
-
-def _numbers(made: Sequence[str], kept: Sequence[str]) -> list[Job]:
-    plain = [Job("correct", name) for name in (*made, *kept)]
-    others = [Job("correct", name, 1, precision) for name in made for precision in (TF32, FLOAT16)]
-    return plain + others + [Job("correct", name, 32, kind) for kind in (FLOAT16, TF32, FLOAT32) for name in made]
-
-
-def _batches(made: Sequence[str], _: Sequence[str]) -> list[Job]:
-    return [Job("build", name, 32, precision) for precision in (FLOAT16, TF32, FLOAT32) for name in made]
-
-
-_ORDER = ((1, FLOAT32), (32, FLOAT16), (32, TF32), (1, TF32), (1, FLOAT16), (32, FLOAT32))
-"""What is asked for first, comes first."""
-
-
-def _speeds(made: Sequence[str], _: Sequence[str]) -> list[Job]:
-    return [Job("speed", name, batch, kind, (LIBRARIES,)) for batch, kind in _ORDER for name in made]
-
-
-def _torch(made: Sequence[str], _: Sequence[str]) -> list[Job]:
-    peers = (
-        (1, FLOAT32, ("eager", "reduce-overhead")),
-        (32, FLOAT16, ("eager", "max-autotune")),
-        (32, TF32, ("eager", "max-autotune")),
-    )
-    return [Job("speed", name, batch, kind, beside) for batch, kind, beside in peers for name in made]
-
-
-def _rooflines(made: Sequence[str], _: Sequence[str]) -> list[Job]:
-    return [Job("roofline", name, batch, kind) for batch, kind in _ORDER[:2] for name in made]
-
-
-def _compiles(made: Sequence[str], _: Sequence[str]) -> list[Job]:
-    first = sorted(made, key=lambda name: name != "resnet50")[:1]
-    return [Job("build", name) for name in first for _ in ("cold", "cached")]
-
-
-SECTIONS = {
-    "calibrate": Section(0.06, lambda made, kept: [Job("calibrate")], least=60.0),
-    "correct": Section(0.16, _numbers, at_once=True),
-    "build": Section(0.11, _batches, at_once=True),
-    "speed": Section(0.2, _speeds),
-    "python": Section(0.03, lambda made, _: [Job("python", name) for name in made]),
-    "compile": Section(0.11, _compiles),
-    "roofline": Section(0.06, _rooflines),
-    "torch": Section(0.27, _torch),
-}
 
 
 @dataclass(frozen=True)
 class Settings:
     models: Sequence[str] = ()
     """All where none is named: the networks and the stored models, or the small networks of the stand-in."""
-    sections: Sequence[str] = tuple(SECTIONS)
+    sections: Sequence[str] = ALL
     seconds: float = SECONDS
     batch: int = 32
     """The large one."""
@@ -136,14 +77,13 @@ class Check:
 
     def _section(self, name: str, section: Section, end: float, cache: pathlib.Path) -> None:
         rows: list[Found] = self.result["sections"].setdefault(name, [])
-        jobs = [self._fitted(job) for job in section.jobs(*self._models())]
+        jobs, start = [self._fitted(job) for job in section.jobs(*self._models())], time.monotonic()
 
         def one(job: Job, number: int) -> None:
             folder = cache / ("of_compile" if name == "compile" else "cache")
-            left = end - time.monotonic()
-            long = max(section.least, 0.5 * section.share * self.settings.seconds)
-            environment = {**self._environment, "MINITVM_CACHE_DIR": str(folder)}
-            found, log = self._job(job, min(left, long), environment)
+            long = max(section.least, section.most * (end - start))
+            limit = min(end - time.monotonic(), long)
+            found, log = self._job(replace(job, seconds=min(_BUDGET, 0.7 * limit)), limit, self._cached(folder))
             row = {"model": job.model, "batch": job.batch, "precision": job.precision, "number": number, **found}
             self._keep("nodes" if job.kind == "nodes" else name, row, log)
             if job.kind == "correct" and self._is_to_be_walked(row):
@@ -153,6 +93,11 @@ class Check:
             list(pool.map(one, jobs, itertools.count()))
         rows.sort(key=lambda row: int(row["number"]))
         self._write()
+
+    def _cached(self, folder: pathlib.Path) -> dict[str, str]:
+        own = {"MINITVM_CACHE_DIR": folder, "TRITON_CACHE_DIR": folder / "triton"}
+        own["TORCHINDUCTOR_CACHE_DIR"] = folder / "torch"
+        return {**self._environment, **{name: str(path) for name, path in own.items()}}
 
     def _keep(self, section: str, row: Found, log: str) -> None:
         what = f"{section} {row['model']} {row['batch']} {row['precision']}: {row.get('failed') or 'done'}"

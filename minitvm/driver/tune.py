@@ -116,9 +116,11 @@ def tune(
     budget: float,
     most: int = 8,
     on_progress: Progress | None = None,
+    measures: bool = True,
 ) -> Tuned:
     """Try ``most`` choices of every task for ``budget`` seconds at most, the best ones of all tasks first.
 
+    ``measures``: false where their code is only asked for what it needs, and kept for whoever measures it later.
     Raises :class:`ConfigError` where ``path`` holds something else, or the budget is too small for anything.
     """
     if not budget > 0:
@@ -126,7 +128,7 @@ def tune(
     known = {(r.key, r.choice): r for r in read(path)} if path.exists() else {}
     rounds = [list(enumerate(task.trials(most))) for task in found]
     trials = [trial for _, trial in sorted((t for tried in rounds for t in tried), key=lambda t: t[0])]
-    state, end = Tuned(len(trials)), time.monotonic() + budget
+    state, end = Tuned(len(trials), not_measured="" if measures else "nobody asked"), time.monotonic() + budget
     tuner = _Tuner(compiler, state)
     with path.open("a", encoding="utf-8") as file:
         for done, trial in enumerate(trials, 1):
@@ -135,7 +137,7 @@ def tune(
             if tuner.is_known(trial, known):
                 state.known += 1
             else:
-                file.write(f"{tuner.tried(trial)}\n")
+                file.write(f"{tuner.tried(trial, known.get((trial.record.key, trial.record.choice)))}\n")
                 file.flush()
                 state.now += 1
             if on_progress is not None:
@@ -148,6 +150,8 @@ def tune(
 class _Tuner:
     compiler: KernelCompiler
     state: Tuned
+    measures: bool = False
+    """It is known that kernels can be."""
 
     def is_known(self, trial: Trial, known: Mapping[tuple[Key, str], Record]) -> bool:
         """What was only predicted may be measured now; whether it can be, the first trial says."""
@@ -157,15 +161,13 @@ class _Tuner:
         return record.seconds is not None or record.why_not != "" or not self._can_measure(trial)
 
     def _can_measure(self, trial: Trial) -> bool:
-        return not self.state.not_measured and self._instance(trial) is not None
+        self.measures = self.measures or (not self.state.not_measured and self._instance(trial) is not None)
+        return self.measures
 
-    def tried(self, trial: Trial) -> Record:
-        """The choice's record."""
-        task, backend = trial.task, self.compiler.backend
-        with trying(trial.record):
-            cycles, why_not = backend.judged(task.template, trial.choice, self.compiler.source(task.symbol, task.group))
-        record = replace(trial.record, cycles=round(cycles, 1), why_not=why_not)
-        if why_not or self.state.not_measured:
+    def tried(self, trial: Trial, known: Record | None = None) -> Record:
+        """The choice's record; ``known`` has what its code says."""
+        record = known or self._predicted(trial)
+        if record.why_not or self.state.not_measured:
             return record
         try:
             found = self._measured(trial)
@@ -174,6 +176,15 @@ class _Tuner:
         if found is None:
             return record
         return replace(record, seconds=found.seconds if found.is_reliable else None, verdict=found.verdict)
+
+    def _predicted(self, trial: Trial) -> Record:
+        task, compiler = trial.task, self.compiler
+        with trying(trial.record):
+            source = compiler.source(task.symbol, task.group)
+            cycles, why_not = compiler.backend.judged(task.template, trial.choice, source)
+            if not why_not:
+                compiler.image_of(source)
+        return replace(trial.record, cycles=round(cycles, 1), why_not=why_not)
 
     def _instance(self, trial: Trial) -> GraphModuleDebug | None:
         """The kernel alone, where it can run."""
