@@ -55,8 +55,7 @@ class Subject:
 
     @staticmethod
     def runner(library: Library) -> GraphModule:
-        """The library on its device, fed with random inputs, always the same ones: zeros and ones where they are
-        integers, which most indices may be."""
+        """The library on its device, fed with random inputs, always the same ones."""
         made = GraphModule(library["default"](library.device()))
         made.run(random_inputs(made, 0))
         return made
