@@ -12,11 +12,11 @@ written out, is a generator: its body is written once for every place where it s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 
 from minitvm.ir.dims import Dim
-from minitvm.ir.loop.expr import Buffer, Const, Index, LoopExpr, LoopVar, as_index
+from minitvm.ir.loop.expr import Buffer, Const, Index, LoopExpr, LoopVar, all_of, as_index
 from minitvm.ir.loop.stmt import Alloc, For, If, LoopKind, Stmt, seq, store
 
 
@@ -40,7 +40,8 @@ class LoopBuilder:
         self.emit(store(buffer, index, value))
 
     @contextmanager
-    def _block(self, around: Callable[[Stmt], Stmt]) -> Iterator[None]:
+    def block(self, around: Callable[[Stmt], Stmt]) -> Iterator[None]:
+        """What is written in here is what ``around`` makes of it."""
         self._blocks.append([])
         yield
         self.emit(around(seq(*self._blocks.pop())))
@@ -48,7 +49,7 @@ class LoopBuilder:
     @contextmanager
     def loop(self, extent: Index | Dim, name: str = "i", kind: LoopKind = LoopKind.SERIAL) -> Iterator[LoopExpr]:
         var = LoopVar(name)
-        with self._block(lambda body: For(var, as_index(extent), body, kind)):
+        with self.block(lambda body: For(var, as_index(extent), body, kind)):
             yield var
 
     @contextmanager
@@ -77,15 +78,19 @@ class LoopBuilder:
         if condition is None:
             yield
         else:
-            with self._block(lambda body: If(condition, body)):
+            with self.block(lambda body: If(condition, body)):
                 yield
+
+    def where(self, conditions: Sequence[LoopExpr]) -> AbstractContextManager[None]:
+        """Code in here runs where all of them hold."""
+        return self.when(all_of(conditions) if conditions else None)
 
     @contextmanager
     def otherwise(self) -> Iterator[None]:
         """Code in here runs where the condition of the :meth:`when` right before does not hold."""
         before = self._blocks[-1].pop()
         assert isinstance(before, If) and before.orelse is None
-        with self._block(lambda body: If(before.condition, before.then, body)):
+        with self.block(lambda body: If(before.condition, before.then, body)):
             yield
 
     @contextmanager
@@ -93,5 +98,5 @@ class LoopBuilder:
         """Buffers that live in here, the first one longest."""
         with ExitStack() as blocks:
             for buffer in buffers:
-                blocks.enter_context(self._block(partial(Alloc, buffer)))
+                blocks.enter_context(self.block(partial(Alloc, buffer)))
             yield

@@ -6,21 +6,22 @@ Neighbouring threads store neighbouring elements: coalesced accesses, so a warp'
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from minitvm.codegen.cuda.machine import WARP, GpuModel
 from minitvm.codegen.default_schedule import Axis, crossing
-from minitvm.codegen.loops import after, in_lanes, unflatten
+from minitvm.codegen.loops import unflatten
 from minitvm.codegen.stages import Output
 from minitvm.codegen.walks import Walk
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.loop import (
+    Barrier,
     Buffer,
     Const,
-    If,
     Load,
     LoopExpr,
     LoopKind,
@@ -28,14 +29,13 @@ from minitvm.ir.loop import (
     Select,
     Stmt,
     Store,
-    all_of,
-    loop,
     map_expr,
     seq,
     substitute_vars,
     walk_exprs,
 )
 from minitvm.ir.loop.affine import depends_on, loads, stride_along
+from minitvm.ir.loop.builder import LoopBuilder
 
 THREADS = 256
 """Of a block, unless something speaks for another number."""
@@ -47,27 +47,35 @@ _TILE_ROWS = 8
 _SHORTEST = 4  # of a tile's axes
 
 
+@contextmanager
+def threads(code: LoopBuilder, count: int) -> Iterator[LoopExpr]:
+    """Code in here runs in a thread for each of ``count`` numbers."""
+    each = min(THREADS, -(-count // WARP) * WARP)
+    with (
+        code.loop(-(-count // each), "block", LoopKind.BLOCK_X) as block,
+        code.loop(each, "thread", LoopKind.THREAD_X) as lane,
+    ):
+        number = block * each + lane
+        with code.when(number < count if count % each else None):
+            yield number
+
+
 def in_threads(count: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
     """``body(number)`` by a thread each."""
-    threads = min(THREADS, -(-count // WARP) * WARP)
-
-    def thread(block: LoopExpr, lane: LoopExpr) -> Stmt:
-        number = block * threads + lane
-        return If(number < count, body(number)) if count % threads else body(number)
-
-    def in_block(block: LoopExpr) -> Stmt:
-        return loop(threads, lambda lane: thread(block, lane), LoopKind.THREAD_X, "thread")
-
-    return loop(-(-count // threads), in_block, LoopKind.BLOCK_X, "block")
+    code = LoopBuilder()
+    with threads(code, count) as number:
+        code.emit(body(number))
+    return code.stmt
 
 
-def in_block(rows: int, lanes: int, body: Callable[[LoopExpr, LoopExpr], Stmt]) -> Stmt:
-    """``body(row, lane)`` by a thread of a block each."""
-
-    def row(y: LoopExpr) -> Stmt:
-        return loop(lanes, lambda lane: body(y, lane), LoopKind.THREAD_X, "lane")
-
-    return loop(rows, row, LoopKind.THREAD_Y, "row") if rows > 1 else row(Const(0))
+@contextmanager
+def in_block(code: LoopBuilder, rows: int, lanes: int) -> Iterator[tuple[LoopExpr, LoopExpr]]:
+    """Code in here runs in the threads of a block: in each row those of all lanes."""
+    row: AbstractContextManager[LoopExpr] = nullcontext(Const(0))
+    if rows > 1:
+        row = code.loop(rows, "row", LoopKind.THREAD_Y)
+    with row as y, code.loop(lanes, "lane", LoopKind.THREAD_X) as lane:
+        yield y, lane
 
 
 def vector_width(value: LoopExpr, out: Buffer, last: LoopVar, extent: int | None) -> int:
@@ -127,19 +135,16 @@ def elements(outs: Sequence[Output], machine: GpuModel) -> Stmt:
 
 def _vectors(whole: Elements, width: int) -> Stmt:
     """What is left over of the only axis is the last thread's."""
-    vectors, rest = divmod(math.prod(whole.shape), width)
+    code, (vectors, rest) = LoopBuilder(), divmod(math.prod(whole.shape), width)
     shape = (*whole.shape[:-1], whole.shape[-1] // width)
-
-    def of_vector(number: LoopExpr) -> Stmt:
+    with threads(code, vectors + bool(rest)) as number:
         *index, last = unflatten(number, shape)
-        return in_lanes(width, lambda lane: whole.at((*index, last * width + lane)))
-
-    def thread(number: LoopExpr) -> Stmt:
-        if not rest:
-            return of_vector(number)
-        return If(number < vectors, of_vector(number), loop(rest, lambda i: whole.at((i + vectors * width,)), name="i"))
-
-    return in_threads(vectors + bool(rest), thread)
+        with code.when(number < vectors if rest else None), code.lanes(width) as lane:
+            code.emit(whole.at((*index, last * width + lane)))
+        if rest:
+            with code.otherwise(), code.loop(rest) as i:
+                code.emit(whole.at((i + vectors * width,)))
+    return code.stmt
 
 
 # --- across the order of the result ---------------------------------------------------------------------------
@@ -151,39 +156,34 @@ def _tiles(walk: Walk, source: Load, across: Axis, along: Axis) -> Stmt:
     One element behind each row keeps a column's elements in different banks of shared memory.
     """
     outer = [pair for pair in walk.loops if pair not in (across, along)]
-    extents = [extent for _, extent in outer]
-    grid = [*extents, -(-along[1] // WARP), -(-across[1] // WARP)]
+    grid = [*(extent for _, extent in outer), -(-along[1] // WARP), -(-across[1] // WARP)]
     tile = Buffer("tile", (WARP, WARP + 1), source.dtype, "shared")
-
-    def block(number: LoopExpr) -> Stmt:
+    code = LoopBuilder()
+    with code.loop(math.prod(grid), "block", LoopKind.BLOCK_X) as number, code.memory(tile):
         *at, row, column = unflatten(number, grid)
         values = dict(zip((v for v, _ in outer), at, strict=True))
 
-        def where(i: LoopExpr, j: LoopExpr) -> tuple[dict[LoopVar, LoopExpr], Callable[[Stmt], Stmt]]:
-            """Element ``i`` along the result and ``j`` along the source; what runs only where there is one."""
+        def place(i: LoopExpr, j: LoopExpr) -> tuple[dict[LoopVar, LoopExpr], list[LoopExpr]]:
+            """Element ``i`` along the result and ``j`` along the source; the conditions under which there is one."""
             here = {**values, along[0]: row * WARP + i, across[0]: column * WARP + j}
-            inside = [here[var] < extent for var, extent in (along, across) if extent % WARP]
-            return here, lambda stmt: If(all_of(inside), stmt) if inside else stmt
+            return here, [here[var] < extent for var, extent in (along, across) if extent % WARP]
 
-        def fill(y: LoopExpr, x: LoopExpr) -> Stmt:
-            here, guarded = where(y, x)
-            return guarded(Store(tile, (y, x), substitute_vars(source, here)))
-
-        def empty(y: LoopExpr, x: LoopExpr) -> Stmt:
-            here, guarded = where(x, y)
+        with _each(code) as (y, x):
+            here, inside = place(y, x)
+            with code.where(inside):
+                code.store(tile, (y, x), substitute_vars(source, here))
+        code.emit(Barrier())
+        with _each(code) as (y, x):
+            here, inside = place(x, y)
             moved = map_expr(walk.value, lambda node: tile[x, y] if node == source else node)
             index, value = replace(walk, value=moved).at(here)
-            return guarded(Store(walk.out, index, value))
-
-        return after(tile, _each(fill), _each(empty))
-
-    return loop(math.prod(grid), block, LoopKind.BLOCK_X, "block")
+            with code.where(inside):
+                code.store(walk.out, index, value)
+    return code.stmt
 
 
-def _each(body: Callable[[LoopExpr, LoopExpr], Stmt]) -> Stmt:
-    """``body(row, column)`` of a tile, whose rows are shared by rows of threads."""
-
-    def thread(y: LoopExpr, x: LoopExpr) -> Stmt:
-        return loop(WARP // _TILE_ROWS, lambda i: body(i * _TILE_ROWS + y, x), LoopKind.UNROLLED, "i")
-
-    return in_block(_TILE_ROWS, WARP, thread)
+@contextmanager
+def _each(code: LoopBuilder) -> Iterator[tuple[LoopExpr, LoopExpr]]:
+    """Row and column of each element of a tile, whose rows are shared by rows of threads."""
+    with in_block(code, _TILE_ROWS, WARP) as (y, x), code.unrolled(range(WARP // _TILE_ROWS), "i") as i:
+        yield i * _TILE_ROWS + y, x

@@ -17,22 +17,7 @@ from minitvm.codegen.cuda.schedules.teams import STATIC_SHARED, Row, Team, round
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.recurrent import Gates, Gru, Lstm, Recurrent, Rnn, Stores, Walk
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import (
-    Barrier,
-    Buffer,
-    Const,
-    If,
-    LoopExpr,
-    LoopKind,
-    LoopVar,
-    Reduce,
-    Stmt,
-    Store,
-    all_of,
-    loop,
-    minimum,
-    seq,
-)
+from minitvm.ir.loop import Barrier, Buffer, Const, LoopExpr, LoopKind, LoopVar, Reduce, Stmt, minimum
 from minitvm.ir.loop.builder import LoopBuilder
 
 _MOST_WARPS = 32
@@ -70,33 +55,25 @@ class _BlockWalk(Walk):
 
     def times(self, gates: Gates, state: Buffer, t: LoopExpr) -> None:
         layer, first, count = self.layer, gates[0] * self.layer.hidden, gates[1] * self.layer.hidden
-        warps = layer.warps
-
-        def product(i: LoopExpr, y: LoopExpr, lane: LoopExpr) -> Stmt:
+        code, warps = self.code, layer.warps
+        with in_block(code, warps, WARP) as (y, lane), code.loop(-(-count // warps)) as i:
             number, k = i * warps + y, LoopVar("k")
             column = first + (minimum(number, count - 1) if count % warps else number)
             weight = self.read(layer.problem.inputs[1], column, k)
             dot = Reduce("dot", ((k, layer.hidden),), state[0, k] * weight)
             asked = [lane.equal(0), *([number < count] if count % warps else [])]
-            row = Row(Team(WARP, warps), lane, [], {})
-            return row.reduced(dot, lambda sum_: If(all_of(asked), Store(self.gates, (Const(0), column), sum_)))
-
-        def thread(y: LoopExpr, lane: LoopExpr) -> Stmt:
-            return loop(-(-count // warps), lambda i: product(i, y, lane), name="i")
-
-        self.code.emit(in_block(warps, WARP, thread), Barrier())
+            with Row(code, Team(WARP, warps), lane, [], {}).reduced(dot) as total, code.where(asked):
+                code.store(self.gates, (Const(0), column), total)
+        code.emit(Barrier())
 
     def units(self, element: Callable[[LoopExpr, LoopExpr, LoopExpr], Stores]) -> None:
-        layer, together = self.layer, self.layer.warps * WARP
-
-        def unit(j: LoopExpr) -> Stmt:
-            stored = (Store(b, at, v.astype(b.dtype)) for b, at, v in element(self.first, Const(0), j))
-            return If(j < layer.hidden, seq(*stored)) if layer.hidden % together else seq(*stored)
-
-        def thread(y: LoopExpr, lane: LoopExpr) -> Stmt:
-            return loop(-(-layer.hidden // together), lambda i: unit((i * layer.warps + y) * WARP + lane), name="i")
-
-        self.code.emit(in_block(layer.warps, WARP, thread), Barrier())
+        code, layer, together = self.code, self.layer, self.layer.warps * WARP
+        with in_block(code, layer.warps, WARP) as (y, lane), code.loop(-(-layer.hidden // together)) as i:
+            unit = (i * layer.warps + y) * WARP + lane
+            with code.when(unit < layer.hidden if layer.hidden % together else None):
+                for buffer, at, value in element(self.first, Const(0), unit):
+                    code.store(buffer, at, value.astype(buffer.dtype))
+        code.emit(Barrier())
 
 
 class GpuLstm(GpuRecurrent, Lstm):

@@ -7,8 +7,7 @@ results, another one that adds them up.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from minitvm.codegen.cuda.machine import WARP, GpuModel
 from minitvm.codegen.cuda.schedules.elements import in_block, in_threads
@@ -18,10 +17,8 @@ from minitvm.codegen.stages import Group, Output
 from minitvm.codegen.walks import COMBINE, MOST_APART, combined, element
 from minitvm.ir.decision import decide
 from minitvm.ir.loop import (
-    Alloc,
     Barrier,
     Buffer,
-    If,
     Load,
     LoopExpr,
     LoopKind,
@@ -31,14 +28,13 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     binary,
-    guarded,
-    loop,
     map_expr,
     minimum,
     seq,
     substitute_vars,
 )
 from minitvm.ir.loop.affine import loads, stride_along
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import identity_of, outer_reductions
 
 _BUSY = 512
@@ -140,51 +136,37 @@ def _in_parts(out: Output, reduce: Reduce, parts: int) -> tuple[Output, Output]:
 # --- along the result -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Column:
-    """``down`` threads that share each of 32 neighbouring results."""
-
-    out: Output
-    reduce: Reduce
-    down: int
-
-
 def _columns(out: Output, reduce: Reduce, work: int, machine: GpuModel) -> Stmt:
     """Neighbouring threads for neighbouring results; rows of threads take rows in turn, and their sums are combined."""
     results = out.buffer.size
     down = min(WARP, rounded(-(-work // 8)), rounded(-(-_BUSY * machine.sms // results)))
     decide("schedule", out.buffer.name, f"a thread of 32 for each result, {down} of them share it")
-    parts = Buffer("parts", (down, WARP), reduce.dtype, "shared")
-    op = COMBINE[reduce.kind]
-    extents = [extent for _, extent in reduce.axes]
-
-    def block(number: LoopExpr) -> Stmt:
-        def thread(y: LoopExpr, x: LoopExpr) -> Stmt:
-            column = number * WARP + x
-            at = unflatten(minimum(column, results - 1) if results % WARP else column, out.buffer.shape)
-            here = dict(zip(out.axes, at, strict=True))
-            acc = Buffer("acc", (), reduce.dtype, "local")
-
-            def one(i: LoopExpr) -> Stmt:
-                row = i * down + y
-                values = {**here, **dict(zip((v for v, _ in reduce.axes), unflatten(row, extents), strict=True))}
-                update = element(
-                    substitute_vars(reduce.value, values), lambda v: Store(acc, (), combined(reduce.kind, acc[()], v))
-                )
-                return If(row < work, update) if work % down else update
-
-            def more(i: LoopExpr) -> Stmt:
-                return Store(acc, (), binary(op, acc[()], parts[i + 1, x]))
-
+    parts, acc = Buffer("parts", (down, WARP), reduce.dtype, "shared"), Buffer("acc", (), reduce.dtype, "local")
+    shared, code = [parts] if down > 1 else [], LoopBuilder()
+    blocks = code.loop(-(-results // WARP), "block", LoopKind.BLOCK_X)
+    with blocks as number, code.memory(*shared), in_block(code, down, WARP) as (y, x), code.memory(acc):
+        column = number * WARP + x
+        at = unflatten(minimum(column, results - 1) if results % WARP else column, out.buffer.shape)
+        here = dict(zip(out.axes, at, strict=True))
+        code.store(acc, (), identity_of(reduce.kind, reduce.dtype))
+        with code.loop(-(-work // down)) as i:
+            row = i * down + y
+            with code.when(row < work if work % down else None):
+                code.emit(_added(reduce, acc, here, row))
+        if shared:
+            code.store(parts, (y, x), acc[()])
+            code.emit(Barrier())
+        with code.where([*([y.equal(0)] if shared else []), *([column < results] if results % WARP else [])]):
+            if shared:
+                with code.loop(down - 1, "part") as i:
+                    code.store(acc, (), binary(COMBINE[reduce.kind], acc[()], parts[i + 1, x]))
             value = map_expr(out.value, lambda node: acc[()] if node is reduce else node)
-            store = Store(out.buffer, at, substitute_vars(value, here))
-            asked = [*([y.equal(0)] if down > 1 else []), *([column < results] if results % WARP else [])]
-            finish = seq(loop(down - 1, more, name="part") if down > 1 else None, store)
-            start = Store(acc, (), identity_of(reduce.kind, reduce.dtype))
-            mine = loop(-(-work // down), one, name="i")
-            leave = seq(Store(parts, (y, x), acc[()]), Barrier()) if down > 1 else None
-            return Alloc(acc, seq(start, mine, leave, guarded(asked, finish)))
+            code.store(out.buffer, at, substitute_vars(value, here))
+    return code.stmt
 
-        return Alloc(parts, in_block(down, WARP, thread)) if down > 1 else in_block(down, WARP, thread)
 
-    return loop(-(-results // WARP), block, LoopKind.BLOCK_X, "block")
+def _added(reduce: Reduce, acc: Buffer, here: Mapping[LoopVar, LoopExpr], row: LoopExpr) -> Stmt:
+    """One more element of a reduction, counted row-major over its axes."""
+    index = unflatten(row, [extent for _, extent in reduce.axes])
+    values = {**here, **dict(zip((v for v, _ in reduce.axes), index, strict=True))}
+    return element(substitute_vars(reduce.value, values), lambda x: Store(acc, (), combined(reduce.kind, acc[()], x)))

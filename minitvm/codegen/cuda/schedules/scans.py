@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 from minitvm.codegen.cuda.machine import WARP, GpuModel
-from minitvm.codegen.cuda.schedules.elements import THREADS, in_block, in_threads
+from minitvm.codegen.cuda.schedules.elements import THREADS, in_block, threads
 from minitvm.codegen.cuda.schedules.reductions import reduction
 from minitvm.codegen.cuda.schedules.teams import SHORT, rounded
 from minitvm.codegen.loops import in_lanes, unflatten, with_memory
@@ -38,6 +38,7 @@ from minitvm.ir.loop import (
     minimum,
     seq,
 )
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import identity_of
 
 _T = TypeVar("_T")
@@ -137,23 +138,18 @@ class _Pieces:
 
     def by_threads(self) -> Stmt:
         """A thread for each; neighbouring threads for neighbouring rows."""
-        scan, acc = self.scan, Buffer("acc", (1,), self.scan.dtype, "local")
-
-        def thread(number: LoopExpr) -> Stmt:
+        scan, code = self.scan, LoopBuilder()
+        acc, upto, before = (Buffer(name, (1,), scan.dtype, "local") for name in ("acc", "upto", "before"))
+        with threads(code, self.parts * scan.rows) as number, code.memory(acc):
             part, row = unflatten(number, (self.parts, scan.rows))
-            count = minimum(self.length, scan.extent - part * self.length)
-
-            def step(k: LoopExpr) -> Stmt:
+            code.store(acc, (_0,), self._start(row, part))
+            with code.loop(minimum(self.length, scan.extent - part * self.length), "k") as k, code.memory(upto, before):
                 at = part * self.length + k
-                upto, before = (Buffer(name, (1,), scan.dtype, "local") for name in ("upto", "before"))
-                sums = [Store(before, (_0,), acc[0]), Store(upto, (_0,), scan.combined(acc[0], scan.value(row, at)))]
-                put = scan.put(row, at, before[0], upto[0])
-                return with_memory([upto, before], seq(*sums, put, Store(acc, (_0,), upto[0])))
-
-            begin = Store(acc, (_0,), self._start(row, part))
-            return with_memory([acc], seq(begin, loop(count, step, name="k")))
-
-        return in_threads(self.parts * scan.rows, thread)
+                code.store(before, (_0,), acc[0])
+                code.store(upto, (_0,), scan.combined(acc[0], scan.value(row, at)))
+                code.emit(scan.put(row, at, before[0], upto[0]))
+                code.store(acc, (_0,), upto[0])
+        return code.stmt
 
     # --- by teams -------------------------------------------------------------------------------------------------
 
@@ -172,18 +168,14 @@ class _Pieces:
         """A team of threads for each."""
         scan, count, teams = self.scan, self.scan.rows * self.parts, self.teams
         warps = Buffer("warps", (teams, -(-self.lanes // WARP)), scan.dtype, "shared")
-
-        def block(number: LoopExpr) -> Stmt:
-            def thread(y: LoopExpr, lane: LoopExpr) -> Stmt:
-                piece = number * teams + y
-                guards = [piece < count] if count % teams else []
-                row, part = unflatten(minimum(piece, count - 1) if guards else piece, (scan.rows, self.parts))
-                return self._walk(row, part, lane, guards, lambda w: (y, w), warps)
-
-            work = in_block(teams, self.lanes, thread)
-            return with_memory([warps] * (self.lanes > WARP), work)
-
-        return loop(-(-count // teams), block, LoopKind.BLOCK_X, "block")
+        code, shared = LoopBuilder(), [warps] if self.lanes > WARP else []
+        blocks = code.loop(-(-count // teams), "block", LoopKind.BLOCK_X)
+        with blocks as number, code.memory(*shared), in_block(code, teams, self.lanes) as (y, lane):
+            piece = number * teams + y
+            guards = [piece < count] if count % teams else []
+            row, part = unflatten(minimum(piece, count - 1) if guards else piece, (scan.rows, self.parts))
+            code.emit(self._walk(row, part, lane, guards, lambda w: (y, w), warps))
+        return code.stmt
 
     def _walk(
         self, row: LoopExpr, part: LoopExpr, lane: LoopExpr, guards: list[LoopExpr], at: Place, warps: Buffer
@@ -195,23 +187,23 @@ class _Pieces:
         own, ahead = (Buffer(name, (_EACH,), scan.dtype, "local") for name in ("own", "ahead"))
         carry, total, before = (Buffer(name, (1,), scan.dtype, "local") for name in ("carry", "total", "before"))
 
-        def one(i: LoopExpr) -> Stmt:
-            first = part * self.length + i * together + lane * _EACH
-
-            def running(v: LoopExpr) -> Stmt:
-                return seq(Store(ahead, (v,), before[0]), _put(before, scan.combined(before[0], own[v])))
-
-            add = loop(_EACH - 1, lambda v: _put(total, scan.combined(total[0], own[v + 1])), LoopKind.UNROLLED, "v")
-            sums = seq(_put(total, own[0]), add, _put(before, scan.neutral))
-            across = seq(self._across_lanes(lane, total, before), self._across_warps(lane, total, before, at, warps))
-            begin = seq(_put(before, scan.combined(carry[0], before[0])), _each(running))
-            leave = seq(
-                self._leave(row, first, end, guards, own, ahead), _put(carry, scan.combined(carry[0], total[0]))
-            )
-            return seq(self._take(row, first, end, own), sums, across, begin, leave)
-
-        begin = _put(carry, self._start(row, part))
-        return with_memory([own, ahead, carry, total, before], seq(begin, loop(rounds, one, name="i")))
+        code = LoopBuilder()
+        with code.memory(own, ahead, carry, total, before):
+            code.emit(_put(carry, self._start(row, part)))
+            with code.loop(rounds) as i:
+                first = part * self.length + i * together + lane * _EACH
+                code.emit(self._take(row, first, end, own), _put(total, own[0]))
+                with code.unrolled(range(_EACH - 1), "v") as v:
+                    code.emit(_put(total, scan.combined(total[0], own[v + 1])))
+                code.emit(_put(before, scan.neutral), self._across_lanes(lane, total, before))
+                code.emit(*self._across_warps(lane, total, before, at, warps))
+                code.emit(_put(before, scan.combined(carry[0], before[0])))
+                with code.unrolled(range(_EACH), "v") as v:
+                    code.store(ahead, (v,), before[0])
+                    code.emit(_put(before, scan.combined(before[0], own[v])))
+                code.emit(self._leave(row, first, end, guards, own, ahead))
+                code.emit(_put(carry, scan.combined(carry[0], total[0])))
+        return code.stmt
 
     @property
     def _is_whole(self) -> bool:
@@ -254,10 +246,10 @@ class _Pieces:
             mask *= 2
         return with_memory([got], seq(*steps))
 
-    def _across_warps(self, lane: LoopExpr, total: Buffer, before: Buffer, at: Place, warps: Buffer) -> Stmt | None:
+    def _across_warps(self, lane: LoopExpr, total: Buffer, before: Buffer, at: Place, warps: Buffer) -> list[Stmt]:
         """The warps' totals, one after the other."""
         if self.lanes <= WARP:
-            return None
+            return []
         scan, lower = self.scan, Buffer("lower", (1,), self.scan.dtype, "local")
         leave = If((lane % WARP).equal(0), Store(warps, at(lane // WARP), total[0]))
 
@@ -269,7 +261,7 @@ class _Pieces:
         clear = seq(*(_put(buffer, scan.neutral) for buffer in (lower, total)))
         sums = loop(self.lanes // WARP, add, LoopKind.UNROLLED, "w")
         join = _put(before, scan.combined(lower[0], before[0]))
-        return with_memory([lower], seq(leave, Barrier(), clear, sums, join, Barrier()))
+        return [with_memory([lower], seq(leave, Barrier(), clear, sums, join, Barrier()))]
 
 
 _0 = const(0, "int64")

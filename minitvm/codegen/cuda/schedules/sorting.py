@@ -35,6 +35,7 @@ from minitvm.ir.loop import (
     minimum,
     seq,
 )
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.ops.more.sorting import ArgSort, Sort, TopK, less
 
 TILE = 2048
@@ -198,17 +199,15 @@ class _Tiles:
             Buffer(name, (self.together, self.size), dtype, "shared")
             for name, dtype in (("sorted", self.rows.dtype), ("order", "int32"))
         )
-
-        def block(number: LoopExpr) -> Stmt:
-            def thread(y: LoopExpr, lane: LoopExpr) -> Stmt:
-                piece = number * self.together + y
-                guards = [piece < count] if count % self.together else []
-                row, tile = unflatten(minimum(piece, count - 1) if guards else piece, shape)
-                return self._thread(_Team(self, keys, positions, y, lane), row, tile, guards, put)
-
-            return with_memory([keys, positions], in_block(self.together, self.size // self.each, thread))
-
-        return loop(-(-count // self.together), block, LoopKind.BLOCK_X, "block")
+        code = LoopBuilder()
+        blocks = code.loop(-(-count // self.together), "block", LoopKind.BLOCK_X)
+        threads = in_block(code, self.together, self.size // self.each)
+        with blocks as number, code.memory(keys, positions), threads as (y, lane):
+            piece = number * self.together + y
+            guards = [piece < count] if count % self.together else []
+            row, tile = unflatten(minimum(piece, count - 1) if guards else piece, shape)
+            code.emit(self._thread(_Team(self, keys, positions, y, lane), row, tile, guards, put))
+        return code.stmt
 
     def _thread(self, team: _Team, row: LoopExpr, tile: LoopExpr, guards: list[LoopExpr], put: Put) -> Stmt:
         rows, y = self.rows, team.y

@@ -8,14 +8,16 @@ registers where it is one element, else in shared memory.  Every sum has one ord
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TypeAlias
 
 from minitvm.codegen.cuda.machine import WARP, GpuModel
 from minitvm.codegen.cuda.schedules.elements import THREADS, in_block
 from minitvm.codegen.cuda.schedules.registers import WRITTEN_OUT, Held, Pass, held, passes
-from minitvm.codegen.loops import in_lanes, redirect, unflatten, with_memory
+from minitvm.codegen.loops import redirect, unflatten, with_memory
 from minitvm.codegen.rows import row_of
 from minitvm.codegen.stages import Group, Output
 from minitvm.codegen.walks import COMBINE, combined, element
@@ -23,7 +25,6 @@ from minitvm.ir.loop import (
     Barrier,
     Buffer,
     Const,
-    If,
     Load,
     LoopExpr,
     LoopKind,
@@ -32,16 +33,14 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     binary,
-    guarded,
-    loop,
     map_expr,
     minimum,
-    seq,
     substitute_vars,
 )
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import identity_of, outer_reductions
 
-Body: TypeAlias = Callable[[tuple[LoopExpr, ...], LoopExpr, LoopExpr], Stmt]
+Element: TypeAlias = tuple[tuple[LoopExpr, ...], LoopExpr, LoopExpr]
 SHORT = 16
 """Elements that one thread adds up faster than several agree."""
 STATIC_SHARED = 48 * 1024
@@ -100,22 +99,21 @@ def by_teams(group: Group, rank: int, team: Team) -> Stmt:
     handed_on = [b for b in stages if b.scope == "shared" and b not in kept.registers]
     wide = {b: replace(b, shape=(team.rows, *b.shape)) for b in handed_on}
 
-    def block(number: LoopExpr) -> Stmt:
-        def thread(y: LoopExpr, lane: LoopExpr) -> Stmt:
+    code = LoopBuilder()
+    with code.loop(-(-count // team.rows), "block", LoopKind.BLOCK_X) as number:
+        threads = LoopBuilder()
+        with in_block(threads, team.rows, team.lanes) as (y, lane):
             row = number * team.rows + y
             at = unflatten(minimum(row, count - 1) if count % team.rows else row, shape)
-            guards = [row < count] if count % team.rows else []
-            mine = Row(team, lane, guards, results, kept)
-            parts = [mine.nest(row_of(out, rows, at)) for out in group.nests]
+            mine = Row(LoopBuilder(), team, lane, [row < count] if count % team.rows else [], results, kept)
+            for out in group.nests:
+                mine.nest(row_of(out, rows, at))
             wide.update({b: replace(b, shape=(team.rows, *b.shape)) for b in mine.shared})
             own = [kept.registers.get(b, b) for b in stages if b.scope == "local" or b in kept.registers]
-            body = redirect(with_memory(own, seq(*parts)), results, lambda index: (*at, *index))
-            return redirect(body, wide, lambda index: (y, *index))
-
-        threads = in_block(team.rows, team.lanes, thread)
-        return with_memory(wide.values(), threads)
-
-    return loop(-(-count // team.rows), block, LoopKind.BLOCK_X, "block")
+            body = redirect(with_memory(own, mine.code.stmt), results, lambda index: (*at, *index))
+            threads.emit(redirect(body, wide, lambda index: (y, *index)))
+        code.emit(with_memory(wide.values(), threads.stmt))
+    return code.stmt
 
 
 def _row_memory(buffer: Buffer, rank: int) -> Buffer:
@@ -125,8 +123,9 @@ def _row_memory(buffer: Buffer, rank: int) -> Buffer:
 
 @dataclass(frozen=True)
 class Row:
-    """A row as one of its team's threads sees it; ``guards``: whether there is such a row."""
+    """Writes what one of its team's threads does for a row; ``guards``: whether there is such a row."""
 
+    code: LoopBuilder
     team: Team
     lane: LoopExpr
     guards: list[LoopExpr]
@@ -135,96 +134,95 @@ class Row:
     shared: list[Buffer] = field(default_factory=list)
     """Memory that its reductions need."""
 
-    def nest(self, out: Output) -> Stmt:
+    def nest(self, out: Output) -> None:
         if out.buffer.size == 1:
             at = tuple(Const(0) for _ in out.axes)
             value = substitute_vars(out.value, dict(zip(out.axes, at, strict=True)))
-            return self.reduced(value, lambda done: self._by_first(Store(out.buffer, at, done)))
-        stored = self._each(out)
-        alone = out.buffer in self.results or out.buffer in self.kept.registers
-        return stored if alone else seq(stored, Barrier())
+            with self.reduced(value) as done, self._by_first(out.buffer):
+                self.code.store(out.buffer, at, done)
+            return
+        self._each(out)
+        if out.buffer not in self.results and out.buffer not in self.kept.registers:
+            self.code.emit(Barrier())
 
-    def _by_first(self, store: Store) -> Stmt:
+    def _by_first(self, buffer: Buffer) -> AbstractContextManager[None]:
         """A result by the first thread; what is kept in registers by all."""
-        return self._guarded(store, self.lane.equal(0)) if store.buffer in self.results else store
+        return self.code.where([*self.guards, self.lane.equal(0)] if buffer in self.results else [])
 
-    def _guarded(self, stmt: Stmt, *more: LoopExpr) -> Stmt:
-        return guarded([*self.guards, *more], stmt)
-
-    def _each(self, out: Output) -> Stmt:
+    def _each(self, out: Output) -> None:
         """Elements in turn."""
         (made,) = passes(out)
         guards = self.guards if out.buffer in self.results else []
-
-        def one(at: tuple[LoopExpr, ...], value: LoopExpr, _: LoopExpr) -> Stmt:
-            return element(value, lambda done: Store(out.buffer, at, done))
-
-        return self._in_turn(made, self._width(made), one, guards)
+        with self._in_turn(made, self._width(made), guards) as (at, value, _):
+            self.code.emit(element(value, lambda done: Store(out.buffer, at, done)))
 
     def _width(self, made: Pass) -> int:
         """Elements of a thread at once."""
         return self.kept.widths.get(made.shape) or made.width(self.team.lanes)
 
-    def _in_turn(self, made: Pass, width: int, body: Body, guards: list[LoopExpr]) -> Stmt:
-        """``body(index, value, v)`` for every element of a pass, the team's threads side by side, ``width`` of each."""
-        lanes, shape = self.team.lanes, (*made.shape[:-1], made.shape[-1] // width)
+    @contextmanager
+    def _in_turn(self, made: Pass, width: int, guards: list[LoopExpr]) -> Iterator[Element]:
+        """Index, value and register of every element of a pass, the team's threads side by side, ``width`` of each."""
+        code, lanes, shape = self.code, self.team.lanes, (*made.shape[:-1], made.shape[-1] // width)
         count = math.prod(shape)
-
-        def one(i: LoopExpr) -> Stmt:
+        rounds = -(-count // lanes)
+        with code.loop(rounds, "i", LoopKind.UNROLLED if rounds <= WRITTEN_OUT else LoopKind.SERIAL) as i:
             number = i * lanes + self.lane
             *index, last = unflatten(number, shape)
-
-            def lane(v: LoopExpr) -> Stmt:
+            with code.where([*guards, *([number < count] if count % lanes else [])]), code.lanes(width) as v:
                 at = (*index, last * width + v)
                 value = substitute_vars(made.value, dict(zip(made.axes, at, strict=True)))
-                return redirect(body(at, value, v), self.kept.registers, lambda _: (i, v))
-
-            return guarded([*guards, *([number < count] if count % lanes else [])], in_lanes(width, lane))
-
-        rounds = -(-count // lanes)
-        return loop(rounds, one, LoopKind.UNROLLED if rounds <= WRITTEN_OUT else LoopKind.SERIAL, "i")
+                with code.block(partial(redirect, targets=self.kept.registers, at=lambda _: (i, v))):
+                    yield at, value, v
 
     # --- reductions -------------------------------------------------------------------------------------------
 
-    def reduced(self, value: LoopExpr, finish: Callable[[LoopExpr], Stmt]) -> Stmt:
-        """``finish(value)`` in all threads, the reductions in ``value`` done before by all of them together."""
+    @contextmanager
+    def reduced(self, value: LoopExpr) -> Iterator[LoopExpr]:
+        """A value in all threads, the reductions in it done before by all of them together."""
         found = outer_reductions(value)
         if not found:
-            return finish(value)
-        reduce = found[0]
+            yield value
+            return
+        code, reduce = self.code, found[0]
         made = next(p for p in passes(Output(Buffer("total", (), reduce.dtype), (), reduce)))
         width = self._width(made)
         parts = Buffer("parts", (width,), reduce.dtype, "local")
         total = Buffer("total", (), reduce.dtype, "local")
-        start = in_lanes(width, lambda v: Store(parts, (v,), identity_of(reduce.kind, reduce.dtype)))
-        first = Store(total, (), _tree(COMBINE[reduce.kind], [parts[v] for v in range(width)]))
-        rest = self.reduced(map_expr(value, lambda node: total[()] if node is reduce else node), finish)
+        with code.memory(parts, total):
+            with code.lanes(width) as v:
+                code.store(parts, (v,), identity_of(reduce.kind, reduce.dtype))
+            with self._in_turn(made, width, []) as (_, term, v):
+                code.emit(element(term, partial(_added, reduce.kind, parts, v)))
+            code.store(total, (), _tree(COMBINE[reduce.kind], [parts[v] for v in range(width)]))
+            self._across(COMBINE[reduce.kind], total)
+            with self.reduced(map_expr(value, lambda node: total[()] if node is reduce else node)) as rest:
+                yield rest
 
-        def more(_: tuple[LoopExpr, ...], value: LoopExpr, v: LoopExpr) -> Stmt:
-            return element(value, lambda x: Store(parts, (v,), combined(reduce.kind, Load(parts, (v,)), x)))
-
-        own = [start, self._in_turn(made, width, more, []), first]
-        return with_memory([parts, total], seq(*own, self._across(reduce.kind, total), rest))
-
-    def _across(self, kind: str, total: Buffer) -> Stmt:
+    def _across(self, op: str, total: Buffer) -> None:
         """The team's threads' values combined, in all of them."""
-        op, lanes = COMBINE[kind], min(WARP, self.team.lanes)
-        steps: list[Stmt] = []
-        mask = lanes // 2
+        mask = min(WARP, self.team.lanes) // 2
         while mask:
-            steps.append(Store(total, (), binary(op, total[()], Shuffle(total[()], mask))))
+            self.code.store(total, (), binary(op, total[()], Shuffle(total[()], mask)))
             mask //= 2
-        return seq(*steps, *self._across_warps(op, total)) if self.team.lanes > WARP else seq(*steps)
+        if self.team.lanes > WARP:
+            self._across_warps(op, total)
 
-    def _across_warps(self, op: str, total: Buffer) -> list[Stmt]:
+    def _across_warps(self, op: str, total: Buffer) -> None:
         """Through shared memory; every thread combines all warps' values, in their order."""
-        warps = self.team.lanes // WARP
+        code, warps = self.code, self.team.lanes // WARP
         memory = Buffer("warps", (warps,), total.dtype, "shared")
-        leave = If((self.lane % WARP).equal(0), Store(memory, (self.lane // WARP,), total[()]))
-        take = Store(total, (), memory[0])
-        more = loop(warps - 1, lambda w: Store(total, (), binary(op, total[()], memory[w + 1])), name="warp")
+        with code.when((self.lane % WARP).equal(0)):
+            code.store(memory, (self.lane // WARP,), total[()])
+        code.emit(Barrier())
+        code.store(total, (), memory[0])
+        with code.loop(warps - 1, "warp") as w:
+            code.store(total, (), binary(op, total[()], memory[w + 1]))
         self.shared.append(memory)
-        return [leave, Barrier(), take, more]
+
+
+def _added(kind: str, parts: Buffer, v: LoopExpr, term: LoopExpr) -> Stmt:
+    return Store(parts, (v,), combined(kind, Load(parts, (v,)), term))
 
 
 def _tree(op: str, values: list[LoopExpr]) -> LoopExpr:
