@@ -9,27 +9,27 @@ neighbours in a warp and agree on the running maximum and sum by shuffles (onlin
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.templates.blocks import Lines
-from minitvm.codegen.cuda.templates.product import Operand, Staging, in_block, in_blocks, unrolled
+from minitvm.codegen.cuda.templates.product import Operand, Staging, unrolled
 from minitvm.codegen.cuda.templates.tile import VECTOR, power_of_two
-from minitvm.codegen.loops import in_lanes, or_zero, unflatten, with_memory
+from minitvm.codegen.loops import or_zero, unflatten, with_memory
 from minitvm.codegen.problem import Problem, Tile
 from minitvm.ir.loop import (
     Barrier,
     Buffer,
     Load,
     LoopExpr,
+    LoopKind,
     Shuffle,
     Stmt,
     Store,
     as_index,
     const,
-    guarded,
     intrin,
     loop,
     maximum,
@@ -37,6 +37,7 @@ from minitvm.ir.loop import (
     select,
     seq,
 )
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.ops.nn_attention import Attention
 
 _OVERHEAD = 1.15  # instructions beside multiply-adds
@@ -225,11 +226,13 @@ class Block:
         batch, length, heads, *_ = self.shape
         pieces = -(-length // self.tile.rows)
 
-        def block(number: LoopExpr) -> Stmt:
+        code = LoopBuilder()
+        blocks = code.loop(batch * heads * pieces, "block", LoopKind.BLOCK_X)
+        threads = code.loop(self.tile.threads, "thread", LoopKind.THREAD_X)
+        with blocks as number, code.memory(*self.shared), threads as t:
             head, piece = unflatten(number, (batch * heads, pieces))
-            return with_memory(self.shared, in_block(self.tile.threads, lambda t: self._thread(head, piece, t)))
-
-        return in_blocks(batch * heads * pieces, block)
+            code.emit(self._thread(head, piece, t))
+        return code.stmt
 
     def _thread(self, head: LoopExpr, piece: LoopExpr, t: LoopExpr) -> Stmt:
         down, across = self._place(t)
@@ -265,12 +268,10 @@ class Block:
         """Every element of a thread's own: of rows, or of sums."""
         if buffer in self.of_rows:
             return unrolled(self.rows.count, lambda i: Store(buffer, (i,), value(i)), "i")
-        columns = self.key_lines if buffer is self.scores else self.columns
-
-        def element(i: LoopExpr, j: LoopExpr) -> Stmt:
-            return Store(buffer, self._sum(buffer, i, j).index, value(i, j))
-
-        return unrolled(self.rows.count, lambda i: unrolled(columns.count, lambda j: element(i, j), "j"), "i")
+        code, columns = LoopBuilder(), self.key_lines if buffer is self.scores else self.columns
+        with code.unrolled(range(self.rows.count), "i") as i, code.unrolled(range(columns.count), "j") as j:
+            code.store(buffer, self._sum(buffer, i, j).index, value(i, j))
+        return code.stmt
 
     # --- products ---------------------------------------------------------------------------------------------
 
@@ -291,19 +292,15 @@ class Block:
         columns = self.key_lines if sums is self.scores else self.columns
         a, b = self._own("a", self.rows.count), self._own("b", columns.count)
 
-        def read(to: Buffer, side: Lines, element: Read, r: LoopExpr, thread: LoopExpr) -> Stmt:
-            def one(i: LoopExpr) -> Stmt:
-                return Store(to, (i,), element(r, side.at(i, thread)))
-
-            return side.chunks(lambda first: in_lanes(side.vector, lambda lane: one(first + lane)))
-
-        def step(r: LoopExpr) -> Stmt:
-            reads = seq(read(a, self.rows, left, r, down), read(b, columns, right, r, across))
-            return with_memory([a, b], seq(reads, self._each(sums, lambda i, j: intrin("fma", a[i], b[j], sums[i, j]))))
-
-        whole, rest = divmod(depth, _STEPS)
-        main = loop(whole, lambda q: unrolled(_STEPS, lambda u: step(q * _STEPS + u), "u"), name="r") if whole else None
-        return seq(main, unrolled(rest, lambda u: step(u + whole * _STEPS), "u") if rest else None)
+        code = LoopBuilder()
+        for r in _steps(code, depth):
+            with code.memory(a, b):
+                with self.rows.each(code) as i:
+                    code.store(a, (i,), left(r, self.rows.at(i, down)))
+                with columns.each(code) as j:
+                    code.store(b, (j,), right(r, columns.at(j, across)))
+                code.emit(self._each(sums, lambda i, j: intrin("fma", a[i], b[j], sums[i, j])))
+        return code.stmt
 
     # --- softmax ----------------------------------------------------------------------------------------------
 
@@ -320,13 +317,11 @@ class Block:
             found = intrin("exp", rescale[i] - self._subtracted(i))
             return select(intrin("isnan", found), 0, found) if zeros else found
 
-        def put(first: LoopExpr, j: LoopExpr) -> Stmt:
-            def one(i: LoopExpr) -> Stmt:
-                found = self._sum(scores, i, j)
-                kept = select(intrin("isnan", found), 0, found) if zeros else found
-                return Store(self.exponentials, (j * self.tile.across + across, self.rows.at(i, down)), kept)
-
-            return in_lanes(self.rows.vector, lambda lane: one(first + lane))
+        shared = LoopBuilder()
+        with shared.unrolled(range(self.key_lines.count), "j") as j, self.rows.each(shared) as i:
+            found = self._sum(scores, i, j)
+            kept = select(intrin("isnan", found), 0, found) if zeros else found
+            shared.store(self.exponentials, (j * self.tile.across + across, self.rows.at(i, down)), kept)
 
         return seq(
             self._each(scores, lambda i, j: self._masked(head, piece, start, i, j, down, across)),
@@ -338,7 +333,7 @@ class Block:
             *self._across(part, lambda a, b: a + b),
             self._each(running_sum, lambda i: intrin("fma", running_sum[i], rescale[i], part[i])),
             self._each(self.weighted, lambda i, j: self._sum(self.weighted, i, j) * rescale[i]),
-            unrolled(self.key_lines.count, lambda j: self.rows.chunks(lambda i: put(i, j)), "j"),
+            shared.stmt,
             Barrier(),
         )
 
@@ -374,23 +369,27 @@ class Block:
         out, running_sum = self.problem.output, self.of_rows[1]
         vector = min(self.columns.vector, power_of_two(width))
 
-        def store(i: LoopExpr, first: LoopExpr) -> Stmt:
-            row = piece * self.tile.rows + self.rows.at(i, down)
+        code, chunks = LoopBuilder(), range(self.columns.count // vector)
+        with code.unrolled(range(self.rows.count), "i") as i, code.unrolled(chunks, "chunk") as chunk:
+            row, first = piece * self.tile.rows + self.rows.at(i, down), chunk * vector
             column = self.columns.at(first, across)
-
-            def element(lane: LoopExpr) -> Stmt:
-                found = self.op.averaged(self._sum(self.weighted, i, first + lane), running_sum[i], key_length)
-                index = (head // heads, row, head % heads, column + lane)
-                return Store(out, index, found.astype(out.dtype))
-
             guards = [row < length] * bool(length % self.tile.rows)
             guards += [column < width] * (self.columns.count * self.tile.across != width)
-            return guarded(guards, in_lanes(vector, element))
+            with code.where(guards), code.lanes(vector) as lane:
+                found = self.op.averaged(self._sum(self.weighted, i, first + lane), running_sum[i], key_length)
+                code.store(out, (head // heads, row, head % heads, column + lane), found.astype(out.dtype))
+        return code.stmt
 
-        def of_row(i: LoopExpr) -> Stmt:
-            return unrolled(self.columns.count // vector, lambda c: store(i, c * vector), "chunk")
 
-        return unrolled(self.rows.count, of_row, "i")
+def _steps(code: LoopBuilder, depth: int) -> Iterator[LoopExpr]:
+    """The steps of a reduction, some of them written out together; what is left over, too."""
+    whole, rest = divmod(depth, _STEPS)
+    if whole:
+        with code.loop(whole, "r") as q, code.unrolled(range(_STEPS), "u") as u:
+            yield q * _STEPS + u
+    if rest:
+        with code.unrolled(range(rest), "u") as u:
+            yield u + whole * _STEPS
 
 
 Read = Callable[[LoopExpr, LoopExpr], LoopExpr]

@@ -9,8 +9,8 @@ from minitvm.codegen.cuda.machine import WARP
 from minitvm.codegen.cuda.templates.attention_blocks import AttentionTile, Block, Read
 from minitvm.codegen.cuda.templates.blocks import Lines
 from minitvm.codegen.cuda.templates.tile import MMA
-from minitvm.codegen.loops import with_memory
-from minitvm.ir.loop import Buffer, Load, LoopExpr, LoopKind, Mma, Stmt, Store, as_index, loop, nest, seq
+from minitvm.ir.loop import Buffer, Load, LoopExpr, Mma, Stmt, as_index
+from minitvm.ir.loop.builder import LoopBuilder
 
 _TENSOR_USE = 0.5  # of what tensor cores can do
 _DEEP = 8  # of the depth, what a warp multiplies at once
@@ -104,18 +104,13 @@ class TensorBlock(Block):
         """Fragments as :class:`minitvm.ir.loop.Mma` says."""
         a, b = self._own("a", sums.shape[0], 4), self._own("b", sums.shape[1], 2)
 
-        def step(r: LoopExpr) -> Stmt:
-            def rows(i: LoopExpr, n: LoopExpr) -> Stmt:
+        code = LoopBuilder()
+        with code.loop(depth // _DEEP, "r") as r, code.memory(a, b):
+            with code.unrolled(range(a.shape[0]), "i") as i, code.unrolled(range(4), "j") as n:
                 line = down + i * MMA[0] + n % 2 * 8
-                return Store(a, (i, n), left(r * _DEEP + across + n // 2 * 4, line))
-
-            def columns(j: LoopExpr, n: LoopExpr) -> Stmt:
-                return Store(b, (j, n), right(r * _DEEP + across + n * 4, down % 8 + j * MMA[1]))
-
-            def product(i: LoopExpr, j: LoopExpr) -> Stmt:
-                return Mma(sums, (i, j), tuple(a[i, n] for n in range(4)), tuple(b[j, n] for n in range(2)))
-
-            reads = [nest(x.shape, f, LoopKind.UNROLLED) for x, f in ((a, rows), (b, columns))]
-            return with_memory([a, b], seq(*reads, nest(sums.shape[:2], product, LoopKind.UNROLLED)))
-
-        return loop(depth // _DEEP, step, name="r")
+                code.store(a, (i, n), left(r * _DEEP + across + n // 2 * 4, line))
+            with code.unrolled(range(b.shape[0]), "i") as j, code.unrolled(range(2), "j") as n:
+                code.store(b, (j, n), right(r * _DEEP + across + n * 4, down % 8 + j * MMA[1]))
+            with code.unrolled(range(sums.shape[0]), "i") as i, code.unrolled(range(sums.shape[1]), "j") as j:
+                code.emit(Mma(sums, (i, j), tuple(a[i, n] for n in range(4)), tuple(b[j, n] for n in range(2))))
+        return code.stmt

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -33,6 +34,7 @@ from minitvm.ir.loop import (
     nest,
     seq,
 )
+from minitvm.ir.loop.builder import LoopBuilder
 
 _TOGETHER = 8
 """Parts that a thread has on their way at once."""
@@ -93,9 +95,11 @@ class Lines:
         width = self.vector
         return number // width * (self.threads * width) + thread * width + number % width
 
-    def chunks(self, body: Callable[[LoopExpr], Stmt]) -> Stmt:
-        """``body(first)`` for every vector."""
-        return unrolled(self.count // self.vector, lambda c: body(c * self.vector), "chunk")
+    @contextmanager
+    def each(self, code: LoopBuilder) -> Iterator[LoopExpr]:
+        """The number of every line, vector by vector."""
+        with code.unrolled(range(self.count // self.vector), "chunk") as chunk, code.lanes(self.vector) as lane:
+            yield chunk * self.vector + lane
 
 
 @dataclass(frozen=True)
@@ -241,58 +245,37 @@ class Blocks:
         a = Buffer("a", (width, tile.thread_rows), self.product.dtype, "local")
         b = Buffer("b", (tile.thread_columns,), self.product.dtype, "local")
 
-        def read(to: Callable[[LoopExpr], Load], lines: Lines, share: Staging, r: LoopExpr, thread: LoopExpr) -> Stmt:
-            def element(i: LoopExpr) -> Stmt:
-                return store_at(to(i), share.at(stage, r, lines.at(i, thread)))
-
-            return lines.chunks(lambda first: in_lanes(lines.vector, lambda lane: element(first + lane)))
-
-        def read_along(r: LoopExpr) -> Stmt:
-            """Neighbours in the depth of each line."""
-
-            def line(i: LoopExpr) -> Stmt:
-                at = self.rows.at(i, down)
-                return in_lanes(width, lambda lane: Store(a, (lane, i), self.left.at(stage, r + lane, at)))
-
-            return unrolled(tile.thread_rows, line, "i")
-
-        def products(s: LoopExpr) -> Stmt:
-            def fma(i: LoopExpr, j: LoopExpr) -> Stmt:
-                return Store(sums, (i, j), intrin("fma", a[s, i], b[j], sums[i, j]))
-
-            return unrolled(tile.thread_rows, lambda i: unrolled(tile.thread_columns, lambda j: fma(i, j), "j"), "i")
-
-        def step(r: LoopExpr) -> Stmt:
-            def one(s: LoopExpr) -> Stmt:
-                right = read(lambda j: Load(b, (j,)), self.columns, self.right, r * width + s, across)
-                return seq(right, products(s))
-
-            def of_line(i: LoopExpr) -> Load:
-                return Load(a, (const(0, "int64"), i))
-
-            left = read_along(r * width) if inside else read(of_line, self.rows, self.left, r, down)
-            return with_memory([a, b], seq(left, unrolled(width, one, "s")))
-
-        return unrolled(tile.depth // width, step, "r")
+        code, zero = LoopBuilder(), const(0, "int64")
+        with code.unrolled(range(tile.depth // width), "r") as r, code.memory(a, b):
+            if inside:
+                with code.unrolled(range(tile.thread_rows), "i") as i, code.lanes(width) as lane:
+                    code.store(a, (lane, i), self.left.at(stage, r * width + lane, self.rows.at(i, down)))
+            else:
+                with self.rows.each(code) as i:
+                    code.emit(store_at(Load(a, (zero, i)), self.left.at(stage, r, self.rows.at(i, down))))
+            with code.unrolled(range(width), "s") as s:
+                with self.columns.each(code) as j:
+                    at = self.right.at(stage, r * width + s, self.columns.at(j, across))
+                    code.emit(store_at(Load(b, (j,)), at))
+                columns = range(tile.thread_columns)
+                with code.unrolled(range(tile.thread_rows), "i") as i, code.unrolled(columns, "j") as j:
+                    code.store(sums, (i, j), intrin("fma", a[s, i], b[j], sums[i, j]))
+        return code.stmt
 
     # --- results ------------------------------------------------------------------------------------------------------
 
     def _stores(
         self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, down: LoopExpr, across: LoopExpr
     ) -> Stmt:
-        product, tile = self.product, self.tile
-        width = min(product.vector, self.columns.vector)
-
-        def results(i: LoopExpr, first: LoopExpr) -> Stmt:
+        code, tile = LoopBuilder(), self.tile
+        width = min(self.product.vector, self.columns.vector)
+        chunks = range(tile.thread_columns // width)
+        with code.unrolled(range(tile.thread_rows), "i") as i, code.unrolled(chunks, "chunk") as chunk:
             y = row * tile.rows + self.rows.at(i, down)
+            first = chunk * width
             x = column * tile.columns + self.columns.at(first, across)
-
-            return self._stored(part, p, y, x, width, lambda lane: Load(self.sums, (i, first + lane)))
-
-        def across_row(i: LoopExpr) -> Stmt:
-            return unrolled(tile.thread_columns // width, lambda c: results(i, c * width), "chunk")
-
-        return unrolled(tile.thread_rows, across_row, "i")
+            code.emit(self._stored(part, p, y, x, width, lambda lane: Load(self.sums, (i, first + lane))))
+        return code.stmt
 
     def _stored(
         self, part: LoopExpr, p: LoopExpr, y: LoopExpr, x: LoopExpr, width: int, value: Callable[[LoopExpr], LoopExpr]

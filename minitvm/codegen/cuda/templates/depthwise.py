@@ -6,19 +6,20 @@ What the windows of its pixels share in a row is loaded once.  There is nothing 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 from minitvm.codegen.cuda.machine import GpuModel
-from minitvm.codegen.cuda.templates.product import in_threads, unrolled
+from minitvm.codegen.cuda.templates.product import threads
 from minitvm.codegen.cuda.templates.tile import power_of_two
-from minitvm.codegen.loops import in_lanes, inside, or_zero, unflatten, with_memory
+from minitvm.codegen.loops import inside, or_zero, unflatten
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.conv_shapes import ConvShapes, conv_shapes
 from minitvm.codegen.templates.tile import store_at
 from minitvm.ir.decision import Declined
-from minitvm.ir.loop import Buffer, Const, If, LoopExpr, Stmt, Store, const, intrin, nest, seq
+from minitvm.ir.loop import Buffer, Const, LoopExpr, Stmt, const, intrin
+from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.ops.nn_conv import Conv1d, Conv2d, Conv3d
 
 _PIXELS = (1, 2, 4, 8)
@@ -75,36 +76,30 @@ class GpuDepthwise(Template):
         return math.prod(self._extents(pixels))
 
     def loops(self, choice: Choice) -> Stmt:
-        pixels = choice.tile.rows
+        pixels, dtype, vector = choice.tile.rows, self.accumulator, self.vector
         row = _Row.of(self.shapes, pixels)
-        dtype, vector = self.accumulator, self.vector
         sums, values, weights = (
             Buffer(name, (count, vector), dtype, "local")
             for name, count in (("sums", pixels), ("pixels", row.loaded), ("weights", row.taps))
         )
-
-        def thread(number: LoopExpr) -> Stmt:
+        code = LoopBuilder()
+        with threads(code, self._threads(pixels)) as number, code.memory(sums, values, weights):
             n, *above, first, block = unflatten(number, self._extents(pixels))
             at = _Thread(self.shapes, row, dtype, n, tuple(above), first * pixels, block * vector)
-            lanes = _Lanes(vector)
-            zero = lanes.each(pixels, lambda p, lane: Store(sums, (p, lane), const(0, dtype)))
-
-            def taps(*rows: LoopExpr) -> Stmt:
-                load = lanes.each(row.loaded, lambda x, lane: Store(values, (x, lane), at.pixel(rows, x, lane)))
-                filters = lanes.each(row.taps, lambda t, lane: Store(weights, (t, lane), at.weight(rows, t, lane)))
-
-                def multiply(t: LoopExpr, p: LoopExpr, lane: LoopExpr) -> Stmt:
+            with code.unrolled(range(pixels), "n") as p, code.lanes(vector) as lane:
+                code.store(sums, (p, lane), const(0, dtype))
+            with code.nest([w.taps for w in self.shapes.windows[:-1]], "r") as rows:
+                with code.unrolled(range(row.loaded), "n") as x, code.lanes(vector) as lane:
+                    code.store(values, (x, lane), at.pixel(rows, x, lane))
+                with code.unrolled(range(row.taps), "n") as t, code.lanes(vector) as lane:
+                    code.store(weights, (t, lane), at.weight(rows, t, lane))
+                taps = code.unrolled(range(row.taps), "tap")
+                with taps as t, code.unrolled(range(pixels), "n") as p, code.lanes(vector) as lane:
                     x = p * row.stride + t * row.dilation
-                    return Store(sums, (p, lane), intrin("fma", values[x, lane], weights[t, lane], sums[p, lane]))
-
-                products = unrolled(row.taps, lambda t: lanes.each(pixels, lambda p, lane: multiply(t, p, lane)), "tap")
-                return seq(load, filters, products)
-
-            down = nest([w.taps for w in self.shapes.windows[:-1]], taps, names="r")
-            stores = unrolled(pixels, lambda p: at.store(p, pixels, lanes, sums), "p")
-            return with_memory([sums, values, weights], seq(zero, down, stores))
-
-        return in_threads(self._threads(pixels), thread)
+                    code.store(sums, (p, lane), intrin("fma", values[x, lane], weights[t, lane], sums[p, lane]))
+            with code.unrolled(range(pixels), "p") as p:
+                at.store(code, p, pixels, sums)
+        return code.stmt
 
 
 @dataclass(frozen=True)
@@ -121,17 +116,6 @@ class _Row:
         window = shapes.windows[-1]
         reach = (pixels - 1) * window.stride + (window.taps - 1) * window.dilation + 1
         return _Row(reach, window.taps, window.stride, window.dilation)
-
-
-@dataclass(frozen=True)
-class _Lanes:
-    """Channels of a thread."""
-
-    count: int
-
-    def each(self, count: int, body: Callable[[LoopExpr, LoopExpr], Stmt]) -> Stmt:
-        """``body(number, lane)``, unrolled."""
-        return unrolled(count, lambda i: in_lanes(self.count, lambda lane: body(i, lane)), "n")
 
 
 @dataclass(frozen=True)
@@ -159,12 +143,8 @@ class _Thread:
         found = self.shapes.filter(self.channel + lane, Const(0), Const(0), (*rows, tap), phases)
         return found.astype(self.dtype)
 
-    def store(self, p: LoopExpr, pixels: int, lanes: _Lanes, sums: Buffer) -> Stmt:
+    def store(self, code: LoopBuilder, p: LoopExpr, pixels: int, sums: Buffer) -> None:
         outputs, phases = self.shapes.windows[-1].outputs, [Const(0)] * len(self.shapes.axes)
-
-        def one(lane: LoopExpr) -> Stmt:
+        with code.when(self.first + p < outputs if outputs % pixels else None), code.lanes(sums.shape[1]) as lane:
             where = (*self.above, self.first + p)
-            return store_at(self.shapes.result(self.n, self.channel + lane, where, phases), sums[p, lane])
-
-        stores = in_lanes(lanes.count, one)
-        return If(self.first + p < outputs, stores) if outputs % pixels else stores
+            code.emit(store_at(self.shapes.result(self.n, self.channel + lane, where, phases), sums[p, lane]))

@@ -9,7 +9,8 @@ memory, asynchronous copies bring two or three pieces without registers.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,22 +18,9 @@ import numpy as np
 
 from minitvm.codegen.cuda.machine import WARP
 from minitvm.codegen.cuda.templates.tile import VECTOR, WIDEST, Extent, power_of_two
-from minitvm.codegen.loops import in_lanes, or_zero, unflatten
-from minitvm.ir.loop import (
-    Buffer,
-    Const,
-    CopyAsync,
-    If,
-    Load,
-    LoopExpr,
-    LoopKind,
-    Select,
-    Stmt,
-    Store,
-    const,
-    loop,
-    minimum,
-)
+from minitvm.codegen.loops import or_zero, unflatten
+from minitvm.ir.loop import Buffer, Const, CopyAsync, Load, LoopExpr, LoopKind, Select, Stmt, const, loop, minimum
+from minitvm.ir.loop.builder import LoopBuilder
 
 Element = Callable[[LoopExpr, LoopExpr, LoopExpr], LoopExpr]
 """Of a factor: (batch, line, position in the depth)."""
@@ -101,16 +89,15 @@ _BLOCKS = 128
 """About as many as a large GPU has SMs."""
 
 
-def in_threads(total: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
-    """``body`` for every position, by a thread each; blocks are small where there would be few of them."""
-    threads = min(_OF_A_BLOCK, max(1, total // (_BLOCKS * WARP)) * WARP)
-
-    def thread(block: LoopExpr, t: LoopExpr) -> Stmt:
-        position = block * threads + t
-        return If(position < total, body(position)) if total % threads else body(position)
-
-    blocks = -(-total // threads)
-    return in_blocks(blocks, lambda b: in_block(threads, lambda t: thread(b, t)))
+@contextmanager
+def threads(code: LoopBuilder, total: int) -> Iterator[LoopExpr]:
+    """Code in here runs in a thread for every position; blocks are small where there would be few of them."""
+    each = min(_OF_A_BLOCK, max(1, total // (_BLOCKS * WARP)) * WARP)
+    blocks = code.loop(-(-total // each), "block", LoopKind.BLOCK_X)
+    with blocks as block, code.loop(each, "thread", LoopKind.THREAD_X) as thread:
+        position = block * each + thread
+        with code.when(position < total if total % each else None):
+            yield position
 
 
 def in_blocks(count: int, body: Callable[[LoopExpr], Stmt]) -> Stmt:
@@ -184,20 +171,19 @@ class Staging:
     def held(self) -> Buffer:
         return Buffer("held", (self.rounds, self.vector), self.dtype, "local")
 
-    def _each(self, thread: LoopExpr, body: Callable[[LoopExpr, LoopExpr, LoopExpr], Stmt]) -> Stmt:
-        """``body(round, line, position in the depth)`` for the first element of every vector."""
-
-        def one(i: LoopExpr) -> Stmt:
+    @contextmanager
+    def _each(self, code: LoopBuilder, thread: LoopExpr) -> Iterator[tuple[LoopExpr, LoopExpr, LoopExpr]]:
+        """Round, line and position in the depth of the first element of every vector."""
+        with code.unrolled(range(self.rounds), "round") as i:
             number = i * self.threads + thread
             if self.operand.along_depth:
                 line, at = self._spread(number)
-                found = body(i, line, at * self.vector)
+                at = at * self.vector
             else:
                 at, line = unflatten(number, (self.depth, self.lines // self.vector))
-                found = body(i, line * self.vector, at)
-            return If(number < self.vectors, found) if self.vectors % self.threads else found
-
-        return unrolled(self.rounds, one, "round")
+                line = line * self.vector
+            with code.when(number < self.vectors if self.vectors % self.threads else None):
+                yield i, line, at
 
     def _spread(self, number: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         """The line of a vector and its place there, so that banks of shared memory differ.
@@ -222,26 +208,26 @@ class Staging:
 
     def load(self, p: LoopExpr, tile: LoopExpr, start: LoopExpr, thread: LoopExpr) -> Stmt:
         """The piece of a tile's lines that begins at ``start``, to registers; what is beyond the depth is 0."""
-
-        def one(i: LoopExpr, line: LoopExpr, at: LoopExpr) -> Stmt:
+        code = LoopBuilder()
+        with self._each(code, thread) as (i, line, at):
             element = self._elements(p, tile, line, start + at)
-            return in_lanes(self.vector, lambda lane: Store(self.held, (i, lane), element(lane)))
-
-        return self._each(thread, one)
+            with code.lanes(self.vector) as lane:
+                code.store(self.held, (i, lane), element(lane))
+        return code.stmt
 
     def copy(self, p: LoopExpr, tile: LoopExpr, start: LoopExpr, thread: LoopExpr, stage: LoopExpr | int) -> Stmt:
         """The same to shared memory, where it is once it has been waited for."""
-
-        def one(i: LoopExpr, line: LoopExpr, at: LoopExpr) -> Stmt:
+        code = LoopBuilder()
+        with self._each(code, thread) as (_, line, at):
             element = self._elements(p, tile, line, start + at)
+            with code.lanes(self.vector) as lane:
+                code.emit(CopyAsync(self.shared, self._place(stage, line, at, lane), element(lane)))
+        return code.stmt
 
-            def copied(lane: LoopExpr) -> Stmt:
-                where = (at + lane, line) if self.operand.along_depth else (at, line + lane)
-                return CopyAsync(self.shared, self.at(_index(stage), *where).index, element(lane))
-
-            return in_lanes(self.vector, copied)
-
-        return self._each(thread, one)
+    def _place(self, stage: LoopExpr | int, line: LoopExpr, at: LoopExpr, lane: LoopExpr) -> tuple[LoopExpr, ...]:
+        """Where an element of a vector is in shared memory."""
+        where = (at + lane, line) if self.operand.along_depth else (at, line + lane)
+        return self.at(_index(stage), *where).index
 
     def _elements(self, p: LoopExpr, tile: LoopExpr, line: LoopExpr, r: LoopExpr) -> Callable[[LoopExpr], LoopExpr]:
         """Of a vector from a tile's ``line`` and ``r`` on, by lane."""
@@ -268,17 +254,11 @@ class Staging:
 
     def put(self, half: LoopExpr | int, thread: LoopExpr) -> Stmt:
         """Copies elements from registers to shared memory."""
-
-        def one(i: LoopExpr, line: LoopExpr, at: LoopExpr) -> Stmt:
-            def element(lane: LoopExpr) -> Stmt:
-                where = (at + lane, line) if self.operand.along_depth else (at, line + lane)
-                return Store(self.shared, self.at(_index(half), *where).index, self.held[i, lane])
-
-            if self.operand.along_depth and not self.depth_inside:
-                return unrolled(self.vector, element, "lane")
-            return in_lanes(self.vector, element)
-
-        return self._each(thread, one)
+        code, across = LoopBuilder(), self.operand.along_depth and not self.depth_inside
+        lanes = code.unrolled(range(self.vector), "lane") if across else code.lanes(self.vector)
+        with self._each(code, thread) as (i, line, at), lanes as lane:
+            code.store(self.shared, self._place(half, line, at, lane), self.held[i, lane])
+        return code.stmt
 
 
 def narrowed(value: LoopExpr, dtype: str) -> LoopExpr:
