@@ -54,7 +54,7 @@ ROOMS = {
         f" {_LOOPS}/running_sum.py {_LOOPS}/tensor_scatter.py",
     ),
     "tuner": room(
-        777,
+        780,
         "codegen/overrides.py codegen/records.py driver/tune.py */roofline.py runtime/measured.py runtime/debug.py"
         " codegen/llvm/peak.py",
     ),
