@@ -190,7 +190,7 @@ class CudaCode(CudaArtifact):
         return found
 
     def timed_kernel(self, index: int, slots: int, run: Run, runs: int) -> list[float]:
-        """Times it in graphs that repeat it: a launch by itself would wait for the host, longer than most kernels take."""
+        """Times it in graphs that repeat it: one launch would wait for the host, longer than most kernels take."""
         if runs == 1:
             return self.timed(run, runs)
         repeats = min(runs, _REPEATS)
