@@ -63,14 +63,14 @@ class Token:
         return "the end of the text" if self.kind == "end" else repr(self.text)
 
 
-def tokenize(text: str) -> list[Token]:
+def tokenize(text: str, pattern: re.Pattern[str] = _TOKEN) -> list[Token]:
     """The tokens of ``text``, closed by one of kind ``end``; :class:`ParseError` at what is none."""
     if not isinstance(text, str):
         raise ParseError(f"a module is text, not {type(text).__name__}")
     tokens = []
     position = 0
     while position < len(text):
-        found = _TOKEN.match(text, position)
+        found = pattern.match(text, position)
         if found is None:
             raise error_at(text, position, f"unexpected character {text[position]!r}")
         kind = found.lastgroup if found.lastgroup != "suffix" else "number"

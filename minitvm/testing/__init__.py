@@ -14,6 +14,7 @@ from minitvm.testing import (
     transformer,
     vgg,
 )
+from minitvm.testing import inception as inception_v3
 from minitvm.testing.checks import (
     assert_allclose,
     assert_close_to_scale,

@@ -11,6 +11,8 @@ from minitvm.testing import resnet as resnet
 from minitvm.testing import squeezenet as squeezenet
 from minitvm.testing import transformer as transformer
 from minitvm.testing import vgg as vgg
+from minitvm.testing import inception as _inception_v3
+inception_v3 = _inception_v3
 from minitvm.testing.checks import assert_allclose as assert_allclose
 from minitvm.testing.checks import assert_close_to_scale as assert_close_to_scale
 from minitvm.testing.checks import assert_same_numbers as assert_same_numbers

@@ -1,4 +1,5 @@
-"""``python -m minitvm.tvm script.py [arguments]``: runs a script whose ``import tvm`` is answered by minitvm."""
+"""``python -m minitvm.tvm script.py [arguments]``: runs a script whose ``import tvm`` is answered by minitvm, with
+Relay's text for modules."""
 
 import runpy
 import sys
@@ -10,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from minitvm.tvm.paths import same_module
+from minitvm.tvm.relay.text import install
 
 
 class TVM:
@@ -34,6 +36,7 @@ def main(arguments: Sequence[str]) -> None:
     sys.meta_path.insert(0, finder)
     sys.argv = list(arguments)
     sys.path[0] = str(Path(arguments[0]).resolve().parent)
+    install()
     runpy.run_path(arguments[0], run_name="__main__")
 
 

@@ -7,22 +7,56 @@ behind the module in JSON, ``#[metadata]``; a text may be an expression.
 from __future__ import annotations
 
 import base64
+import functools
+import importlib
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from minitvm.errors import ParseError
-from minitvm.ir.expr import Constant, Expr, Module
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module
+from minitvm.ir.op import OPS, Op
 from minitvm.ir.parser import _Parser
 from minitvm.ir.parser import parse_expr as _our_expr
 from minitvm.ir.parser import parse_module as _our_module
-from minitvm.ir.reader import Constants
+from minitvm.ir.reader import _TOKEN as _OURS
+from minitvm.ir.reader import Constants, Token, tokenize
 from minitvm.runtime.param_dict import _load_array, _Reader
 
 _VERSION = re.compile(r'\A\s*#\[version\s*=\s*"(\d+)\.(\d+)\.(\d+)"\]')
 _NEWEST = (0, 0, 5)
+
+
+_MORE = {"(?P<punct>": "(?P<punct>==|!=|<=|>=|<|>|/|", "(?P<suffix>": "(?P<suffix>i(?![0-9])|"}
+_TOKEN = re.compile(functools.reduce(lambda text, one: text.replace(*one), _MORE.items(), _OURS.pattern), _OURS.flags)
+"""Tokens, those of infix operators too, and ``3i``."""
+_MARKS = re.compile(r'"(?:[^"\\\n]|\\.)*"|/\*|\*/|(?<!\S)//[^\n]*'), re.compile(r"/\*|\*/")
+"""Strings and comments, and what counts inside a comment."""
+_BINARY = {"*": (4, "multiply"), "/": (4, "divide"), "+": (3, "add"), "-": (3, "subtract")}
+_BINARY |= {"<": (2, "less"), ">": (2, "greater"), "<=": (2, "less_equal"), ">=": (2, "greater_equal")}
+_BINARY |= {"==": (1, "equal"), "!=": (1, "not_equal")}
+"""How closely each binds, and the operator that it stands for."""
+
+
+def _uncommented(text: str) -> str:
+    """The text with spaces for comments; block comments may lie in each other."""
+    parts, depth, at = [], 0, 0
+    while found := _MARKS[depth > 0].search(text, at):
+        mark, between = found.group(), text[at : found.start()]
+        parts.append(_blank(between) if depth else between)
+        parts.append(_blank(mark) if depth or mark.startswith("/") else mark)
+        depth = max(depth + (mark == "/*") - (mark == "*/"), 0)
+        at = found.end()
+    if depth:
+        raise ParseError("a comment is not closed", hint="/* ... */")
+    return "".join(parts) + text[at:]
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
 
 
 class _RelayParser(_Parser):
@@ -30,13 +64,92 @@ class _RelayParser(_Parser):
 
     def __init__(self, text: str, init_meta_table: Any = None) -> None:
         code, _, meta = text.partition("#[metadata]")
-        super().__init__(code, None)
+        code = _uncommented(_VERSION.sub(lambda line: _blank(line.group()), code))
+        super().__init__("", None)
+        self.text, self.tokens = code, tokenize(code, _TOKEN)
         self.table = {"relay.Constant": _arrays(meta), **(init_meta_table or {})}
+        self.given: set[str] = set()
+        self.beside: dict[str, Function] = {}
+
+    def function_named(self, name: str, token: Token | None = None) -> Function:
+        return self.beside[name] if name in self.beside else super().function_named(name, token)
 
     def number(self) -> tuple[int | float, str]:
-        suffix = self.token.suffix
+        token = self.token
+        if token.suffix == "i":
+            self.tokens[self.position] = token = replace(token, text=f"{token.text}32", suffix="i32")
         value, dtype = super().number()
-        return value, dtype if suffix or dtype != "int64" else "int32"
+        if not token.suffix and dtype == "int64" and -(2**31) <= value < 2**31:
+            return value, "int32"
+        return value, dtype
+
+    def array(self, value: Any, dtype: str, token: Token) -> np.ndarray:
+        made = super().array(value, dtype, token)
+        if made.ndim == 0 and isinstance(value, float) and abs(value) != float("inf") and np.isinf(made):
+            raise self.error(f"{value} is beyond what {dtype} holds", token=token)
+        return made
+
+    def attribute_value(self) -> Any:
+        if self.token.kind == "number" and self.token.suffix.startswith("f"):
+            return float(super().number()[0])
+        return super().attribute_value()
+
+    def type(self) -> Any:
+        """A type; ``_`` is one that is not said."""
+        return None if self.accept("_") else super().type()
+
+    def block(self) -> Expr:
+        """Bindings and expressions, of which the last is the result."""
+        found = super().block()
+        while self.accept(";"):
+            found = super().block()
+        return found
+
+    def expr(self, least: int = 1) -> Expr:
+        """Operands between infix operators, which bind as in Relay."""
+        with self.nested():
+            found = self._operand()
+            while True:
+                sign = self._sign()
+                if sign is None or _BINARY[sign][0] < least:
+                    return found
+                token = self.token
+                if self.token.kind == "punct":
+                    self.take()
+                other = self.expr(_BINARY[sign][0] + 1)
+                with self.located(token):
+                    found = Call(OPS[_BINARY[sign][1]](), (found, other))
+
+    def _sign(self) -> str | None:
+        """The infix operator that stands next; ``1 -1`` is a difference."""
+        token = self.token
+        if token.kind == "number" and token.text.startswith("-"):
+            self.tokens[self.position] = replace(token, text=token.text[1:], start=token.start + 1)
+            return "-"
+        return token.text if token.kind == "punct" and token.text in _BINARY else None
+
+    def _operand(self) -> Expr:
+        if not self.accept("-"):
+            return super().expr()
+        found = self._operand()
+        return Constant(-found.value) if isinstance(found, Constant) else Call(OPS["negative"](), (found,))
+
+    def operator_call(self) -> Call:
+        """Attributes that are left out are at Relay's defaults."""
+        outer, self.given = self.given, set()
+        found = super().operator_call()
+        op: Any = found.op
+        signatures = importlib.import_module("minitvm.tvm.relay.operators").signatures()
+        theirs = signatures[op.name].parameters if op.name in signatures else {}
+        own = {n: v for n, v in op.attributes().items() if n not in self.given and n in theirs}
+        defaults = {n: theirs[n].default for n in own if isinstance(theirs[n].default, (str, float, bool))}
+        changed = {n: default for n, default in defaults.items() if default not in ("", own[n])}
+        self.given = outer
+        return Call(op.with_attributes(**changed), found.args) if changed else found
+
+    def keyword(self, op: type[Op], args: list[Expr], keywords: dict[str, Any]) -> None:
+        self.given.add(self.token.text)
+        super().keyword(op, args, keywords)
 
     def named_constant(self) -> Constant:
         start = self.take()
@@ -95,17 +208,27 @@ def parse(
     else:
         _require_known(version)
         parser = _RelayParser(source, init_meta_table)
+        parser.beside = {str(name): f for name, f in init_module.functions.items()} if init_module else {}
         made = Module(parser.module()) if parser.at("def") else Module.from_expr(parser.expression({}))
     return made if init_module is None else Module({**init_module.functions, **made.functions})
 
 
-def parse_expr(source: str, constants: Constants | None = None, variables: Any = ()) -> Expr:
-    """The expression that a text describes: Relay's where it has a version line, else ours."""
+def parse_expr(source: str, constants: Constants | None = None, variables: Any = ()) -> Any:
+    """The expression that a text describes: Relay's, with a version line or without, unless ``constants`` or
+    ``variables`` are given, as our text has them; the name of an operator or of a function by itself is that.
+    """
     version = _version(source)
-    if version is None:
+    if version is not None:
+        _require_known(version)
+    elif constants is not None or variables:
         return _our_expr(source, constants, variables)
-    _require_known(version)
-    return _RelayParser(source).expression({})
+    parser = _RelayParser(source)
+    if len(parser.tokens) == 2 and parser.token.text in OPS:
+        return importlib.import_module("minitvm.tvm.relay.op").get(parser.token.text)
+    if len(parser.tokens) == 2 and parser.token.text.startswith("@"):
+        named: Any = importlib.import_module("minitvm.tvm.relay.forms").GlobalVar(parser.name("@", "a function")[0])
+        return named
+    return parser.expression({})
 
 
 fromtext = parse_module = parse

@@ -1,19 +1,29 @@
 # Written by `python -m tests.stubs`, for type checkers and editors; Python reads the module itself.
 import base64
+import functools
+import importlib
 import json
 import re
+from dataclasses import replace
 from typing import Any
 import numpy as np
 from minitvm.errors import ParseError as ParseError
+from minitvm.ir.expr import Call as Call
 from minitvm.ir.expr import Constant as Constant
 from minitvm.ir.expr import Expr as Expr
+from minitvm.ir.expr import Function as Function
 from minitvm.ir.expr import Module as Module
+from minitvm.ir.op import Op as Op
 from minitvm.ir.parser import _Parser as _Parser
 from minitvm.ir.parser import parse_expr as __our_expr
 _our_expr = __our_expr
 from minitvm.ir.parser import parse_module as __our_module
 _our_module = __our_module
+from minitvm.ir.reader import _TOKEN as __OURS
+_OURS = __OURS
 from minitvm.ir.reader import Constants as Constants
+from minitvm.ir.reader import Token as Token
+from minitvm.ir.reader import tokenize as tokenize
 from minitvm.runtime.param_dict import _load_array as _load_array
 from minitvm.runtime.param_dict import _Reader as _Reader
 def parse(source: str, source_name: Any='from_string', init_module: Module | None=None, init_meta_table: Any=None) -> Module:
@@ -22,8 +32,10 @@ def parse(source: str, source_name: Any='from_string', init_module: Module | Non
     ``source_name`` may be the arrays that our text refers to; ``init_module`` has functions that stay beside.
     """
     ...
-def parse_expr(source: str, constants: Constants | None=None, variables: Any=()) -> Expr:
-    """The expression that a text describes: Relay's where it has a version line, else ours."""
+def parse_expr(source: str, constants: Constants | None=None, variables: Any=()) -> Any:
+    """The expression that a text describes: Relay's, with a version line or without, unless ``constants`` or
+    ``variables`` are given, as our text has them; the name of an operator or of a function by itself is that.
+    """
     ...
 fromtext = parse
 parse_module = parse

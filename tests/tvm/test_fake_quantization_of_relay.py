@@ -52,6 +52,7 @@ class ints:
 
 
 X, BYTES = source("x"), source("u", dtype="uint8", scale=0.02, zero=114)
+SCALES = np.linspace(0.01, 0.02, 8, dtype="float32")
 WEIGHTS = source("w", (8, 4, 3, 3), scale=0.25)
 ONE_BY_ONE: dict[str, Any] = {
     "reshape": lambda: ir.reshape(X, newshape=(2, -1)),
@@ -81,9 +82,9 @@ ONE_BY_ONE: dict[str, Any] = {
     "add": lambda: relay.add(source("x", scale=[0.1, 0.2, 0.3, 0.4]), BYTES),
     "subtract": lambda: relay.subtract(relay.const(0.3), BYTES),
     "nn.bias_add": lambda: relay.nn.bias_add(relay.nn.conv2d(X, WEIGHTS), source("b", (8,), "int32", 0.03, axis=0)),
-    "multiply": lambda: relay.multiply(BYTES, relay.const(np.linspace(-1.0, 1.0, 6))),
+    "multiply": lambda: relay.multiply(BYTES, relay.const(np.linspace(-1.0, 1.0, 6, dtype="float32"))),
     "nn.conv2d": lambda: relay.nn.conv2d(
-        BYTES, source("w", (8, 4, 3, 3), scale=np.linspace(0.01, 0.02, 8), zero=3, axis=0), padding=(1, 1)
+        BYTES, source("w", (8, 4, 3, 3), scale=SCALES, zero=3, axis=0), padding=(1, 1)
     ),
     "nn.conv2d_transpose": lambda: relay.nn.conv2d_transpose(
         BYTES, source("w", (4, 8, 3, 3), scale=0.01), kernel_size=(3, 3), channels=8, padding=(1, 1)
@@ -126,7 +127,7 @@ def drawn(seed: int) -> Module:
     def leaf(name: str) -> Any:
         dtype = str(r.choice(["int8", "uint8"]))
         zero = int(r.integers(-100, 100)) + (0 if dtype == "int8" else 120)
-        scale = r.uniform(0.01, 0.1, 4) if r.random() < 0.2 else float(r.uniform(0.01, 0.1))
+        scale = r.uniform(0.01, 0.1, 4).astype("float32") if r.random() < 0.2 else float(r.uniform(0.01, 0.1))
         return source(name, dtype=dtype, scale=scale, zero=zero)
 
     value, other = leaf("x"), leaf("y")
@@ -147,8 +148,8 @@ def drawn(seed: int) -> Module:
         lambda v: relay.nn.max_pool2d(v, (3, 3), padding=(1, 1)),
         lambda v: relay.nn.avg_pool2d(v, (3, 3), padding=(1, 1)),
         lambda v: relay.transpose(relay.transpose(v, (0, 2, 1, 3)), (0, 2, 1, 3)),
-        lambda v: relay.add(v, relay.const(r.normal(size=6))),
-        lambda v: relay.nn.bias_add(v, relay.const(r.normal(size=4))),
+        lambda v: relay.add(v, relay.const(r.normal(size=6).astype("float32"))),
+        lambda v: relay.nn.bias_add(v, relay.const(r.normal(size=4).astype("float32"))),
         lambda v: relay.strided_slice(relay.concatenate([v, other], axis=1), [0, 2, 0, 0], [2, 6, 6, 6]),
     ]
     for _ in range(int(r.integers(1, 5))):
@@ -187,7 +188,7 @@ def test_what_declines_stays(value: Expr, why: str) -> None:
 
 
 def test_a_constant_is_no_quantized_model() -> None:
-    module = quantized(relay.add(relay.const(np.ones(SHAPE)), relay.const(1.0)))
+    module = quantized(relay.add(relay.const(np.ones(SHAPE, "float32")), relay.const(1.0)))
     assert transform.FakeQuantizationToInteger(hard_fail=True)(module) is module
 
 

@@ -54,7 +54,9 @@ def test_bodies(text: str, want: Any) -> None:
 
 def test_whole_numbers_are_int32_behind_a_version_line() -> None:
     assert relay.parse_expr(f"{SEMVER}(1, 2i64)").checked_type.fields[0].dtype == "int32"
-    assert relay.parse_expr("1").dtype == "int64"
+    assert relay.parse_expr("1").dtype == relay.parse_expr("-3i").dtype == "int32"
+    assert relay.parse_expr("2147483648").dtype == "int64"
+    assert relay.parse_expr("1", variables=[X]).dtype == "int64"
 
 
 def test_constants_of_the_metadata() -> None:

@@ -21,6 +21,8 @@ from minitvm.tvm.relay.forms import (
     Constant,
     FuncType,
     GlobalVar,
+    SourceName,
+    Span,
     TensorType,
     Tuple,
     TupleGetItem,

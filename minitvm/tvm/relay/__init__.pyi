@@ -40,6 +40,8 @@ from minitvm.tvm.relay.forms import Call as Call
 from minitvm.tvm.relay.forms import Constant as Constant
 from minitvm.tvm.relay.forms import FuncType as FuncType
 from minitvm.tvm.relay.forms import GlobalVar as GlobalVar
+from minitvm.tvm.relay.forms import SourceName as SourceName
+from minitvm.tvm.relay.forms import Span as Span
 from minitvm.tvm.relay.forms import TensorType as TensorType
 from minitvm.tvm.relay.forms import Tuple as Tuple
 from minitvm.tvm.relay.forms import TupleGetItem as TupleGetItem
@@ -69,3 +71,4 @@ ty = _ty
 from minitvm.tvm.relay import forms as forms
 from minitvm.tvm.relay import frontend as frontend
 from minitvm.tvm.relay import registered as registered
+from minitvm.tvm.relay import text as text

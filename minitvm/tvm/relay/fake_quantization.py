@@ -61,7 +61,7 @@ class Affine:
         low, high = map(int, limits(dtype))
         points = parts[1].astype("int64")
         most = max(int(abs(high - points).max(initial=0)), int(abs(points - low).max(initial=0)))
-        return cls(*parts, dtype, axis - rank if axis >= 0 else axis, most)
+        return cls(parts[0], parts[1], dtype, axis - rank if axis >= 0 else axis, most)
 
     @property
     def is_along(self) -> bool:
@@ -168,7 +168,9 @@ class Subgraph:
             below = self.done[node.tuple]
             if isinstance(below, Stored):
                 return Stored(below.values[node.index], below.kind)
-            found: Found = below[node.index] if isinstance(below, list) else node
+            if not isinstance(below, list):
+                raise Refused("a tuple that is constant")
+            found: Found = below[node.index]
             return found
         if not isinstance(node, Call) or not isinstance(node.op, Op):
             raise Refused(f"{node} is not quantized")

@@ -16,9 +16,9 @@ from minitvm.ir.visitor import as_function, children, post_order, rewrite
 from minitvm.passes import quantized
 from minitvm.passes.manager import FunctionPass, Pass, PassContext
 from minitvm.target import MachineModel
+from minitvm.tvm.relay import fake_quantization_rules as fake_quantization_rules
 from minitvm.tvm.relay.composed import made
 from minitvm.tvm.relay.fake_quantization import Affine, Refused, Stored, Subgraph, is_source, requantized
-from minitvm.tvm.relay.fake_quantization_rules import RULES as RULES
 
 
 class BetweenQuantizations(FunctionPass):

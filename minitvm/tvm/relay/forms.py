@@ -112,6 +112,18 @@ def _span(given: Any) -> types.Span | None:
     return given if isinstance(given, tuple) else None
 
 
+class SourceName(str):
+    """The name of what a node was made of, a file or a model's node."""
+
+    __slots__ = ()
+    name = property(str)
+
+
+def Span(source_name: str, line: int = 0, end_line: int = 0, column: int = 0, end_column: int = 0) -> types.Span:
+    """Where a node comes from, which is a name here."""
+    return (str(source_name),)
+
+
 class _Var(nodes.Var, metaclass=Form):
     """Makes a variable: ``Var(name_hint, type_annotation=None)``."""
 
@@ -119,16 +131,16 @@ class _Var(nodes.Var, metaclass=Form):
         return nodes.Var(name_hint, type_annotation, _span(span))
 
 
-_NARROWER = {"int64": "int32", "float64": "float32"}
+NARROWER: dict[str, str] = {}
+"""What numpy's dtypes become in constants without a dtype: for scripts of TVM's, ``float64`` is ``float32``."""
 
 
 def const(value: Any, dtype: str | None = None, span: Any = None, name: str | None = None) -> nodes.Constant:
-    """A constant of a number, numbers in lists, or an array: integers are int32, floats float32 unless a dtype is
-    given, numpy's too."""
+    """A constant of a number, numbers in lists, or an array; Python's integers are int32, floats float32."""
     if isinstance(value, NDArray):
         value = value.numpy()
     elif dtype is None and isinstance(value, (np.ndarray, np.generic)):
-        dtype = _NARROWER.get(value.dtype.name)
+        dtype = NARROWER.get(value.dtype.name)
     if isinstance(value, float) or not isinstance(value, (np.ndarray, np.generic)):  # np.float64 is a float, as in TVM
         value = [number(v) for v in value] if isinstance(value, (list, tuple)) else number(value)
     try:
@@ -344,6 +356,7 @@ _FORMS: dict[type, dict[str, Any]] = {
     nodes.Module: {
         "update": update,
         "update_func": overwrite,
+        "_add": lambda module, name, function, update=False: overwrite(module, name, function),
         "remove": remove,
         "get_global_var": global_var,
         "get_global_vars": lambda module: [global_var(module, name) for name in module.functions],
