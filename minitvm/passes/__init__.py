@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from minitvm.passes.combine import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense
     from minitvm.passes.convert_layout import ConvertLayout
     from minitvm.passes.mixed_precision import ToMixedPrecision
+    from minitvm.passes.parallel_blocks import CombineParallelBlocks
     from minitvm.passes.quantized import FakeQuantizationToInteger
     from minitvm.passes.share_rows import ShareRows
     from minitvm.passes.tile_windows import TileWindows
@@ -69,6 +70,7 @@ __all__ += ["BackwardFoldScaleAxis", "FoldConstant", "FoldScaleAxis", "ForwardFo
 __all__ += ["CombineParallelBatchMatmul", "CombineParallelConv2D", "CombineParallelDense", "EliminateCommonSubexpr"]
 __all__ += [
     "CallLibraries",
+    "CombineParallelBlocks",
     "DeadCodeElimination",
     "FakeQuantizationToInteger",
     "FuseAttention",
