@@ -151,10 +151,10 @@ class DirectCall:
         the input that is changed there."""
         spans: dict[str | int, Span] = {position: span_of(array) for position, array in into.items()}
         for name in self._inputs:
-            given, changed = feeds.get(name), self._changed.get(name)
-            if given is not None and (changed is None or given is not into.get(changed)) and is_readable(given):
+            given, changed = feeds.get(name), self._changed.get(name, -1)
+            if given is not None and given is not into.get(changed) and is_readable(given):
                 span = span_of(given)
-                if changed is None or spans.get(changed) != span:
+                if spans.get(changed) != span:
                     spans[name] = span
         met, found = meeting(spans), {}
         for position, array in into.items():
