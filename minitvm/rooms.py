@@ -22,6 +22,7 @@ BEHIND |= {
     "driver.program.is_stage": "runtime.staged.is_stage",
     "driver.report.explained": "lab.explanation.explain",
     "driver.report.page_written": "viewer.write_page",
+    "frontend.onnx.control.staged_body": "passes.in_stages.staged_body",
     "frontend.onnx.elsewhere.bags": "frontend.onnx.more.bags.bags",
     "frontend.onnx.elsewhere.built": "frontend.onnx.more.foreign.built",
     "frontend.onnx.elsewhere.foreign": "frontend.onnx.more.foreign.foreign",

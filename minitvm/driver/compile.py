@@ -299,7 +299,7 @@ def _branches(function: Function, report: BuildReport) -> dict[str, Artifact]:
     """The functions among a host call's attributes, compiled."""
     op: Any = function.body.op if isinstance(function.body, Call) else None
     measured = op.assumed_sizes if isinstance(op, Op) else ()
-    assumed = facts_of(*measured) if measured else frozenset()
+    assumed = facts_of(*measured[:2]) if measured else frozenset()
     return {name: _compile(read_program(f), report, assumed) for name, f in branch_functions(function).items()}
 
 

@@ -432,16 +432,17 @@ class Assumptions:
     deciding: bool
     """Whether comparisons are answered by the sample: while a model is read, not by passes, which decline instead."""
     facts: set[Fact]
-    measures: bool
-    """Whether sizes can be measured: not inside the body of a loop, in which they differ from trip to trip."""
     measured: dict[str, Any]
-    """By symbol that the data decide, what computes it in a run: an expression of one whole number."""
+    """By symbol that the data decide, what computes it in a run: an expression of one whole number, of the graph or
+    body that is read."""
     keys: dict[object, str]
     """Such symbols by what they were asked for with."""
     guessed: dict[str, int]
     """What such symbols are taken for in comparisons until a run has measured them.  Types are counted on to fit."""
     is_asked: bool = False
     """Whether anything was asked that a sample answers, or the data."""
+    count: int = 0
+    """Of sizes that were measured, in bodies too."""
 
 
 _assumed: ContextVar[Assumptions | None] = ContextVar("_assumed", default=None)
@@ -450,7 +451,7 @@ _assumed: ContextVar[Assumptions | None] = ContextVar("_assumed", default=None)
 @contextmanager
 def assumptions(sample: Mapping[str, int] | None = None) -> Iterator[set[Fact]]:
     """Collects what types and values were found to be as if it held, which only a run can say."""
-    found = Assumptions(sample, False, set(), True, {}, {}, {})
+    found = Assumptions(sample, False, set(), {}, {}, {})
     with under(found):
         yield found.facts
 
@@ -533,10 +534,10 @@ def measure(make: Callable[[], Any], key: object, guess: int | None = None) -> S
         raise Undecided("a size that data decide")
     if key in found.keys:
         return symbol(found.keys[key])
-    name = found.keys[key] = f"{MEASURED}{len(found.measured)}"
-    found.measured[name] = make()
+    name = found.keys[key] = f"{MEASURED}{found.count}"
+    found.count, found.measured[name] = found.count + 1, make()
     if found.sample is not None and name not in found.sample:
-        found.guessed[name] = _UNMEASURED + 2 * len(found.measured) if guess is None else guess
+        found.guessed[name] = _UNMEASURED + 2 * found.count if guess is None else guess
     return symbol(name)
 
 
@@ -546,24 +547,18 @@ def is_asked() -> bool:
     return found is not None and found.is_asked
 
 
-def can_measure() -> bool:
-    """True if a size that the data decide can be a symbol."""
-    found = _assumed.get()
-    return found is not None and found.measures
-
-
 @contextmanager
-def unmeasured() -> Iterator[None]:
-    """Within it no size is measured."""
+def measuring() -> Iterator[Mapping[str, Any]]:
+    """Within it sizes are those of a body, which differ from trip to trip; yields what computes them there."""
     found = _assumed.get()
     if found is None:
-        yield
+        yield {}
         return
-    before, found.measures = found.measures, False
+    before, found.measured, found.keys = (found.measured, found.keys), {}, {}
     try:
-        yield
+        yield found.measured
     finally:
-        found.measures = before
+        found.measured, found.keys = before
 
 
 def measured() -> Mapping[str, Any]:

@@ -232,8 +232,8 @@ class Op(_Frozen):
 
     @property
     def assumed_sizes(self) -> tuple[Sequence[str], ...]:
-        """The names of sizes that it holds, that are known in a run, and that it makes up; nothing where it has
-        none."""
+        """The names of sizes that are known in a run of its bodies, that it makes up, and that nobody else knows;
+        nothing where it has none."""
         return ()
 
     @property

@@ -189,8 +189,11 @@ def is_scalar_constant(expr: Expr) -> bool:
 
 def sizes_of(function: Function) -> tuple[str, ...]:
     """The symbols that the types in a function, and attributes of its operators, are made with, sorted; those of the
-    bodies of control flow too."""
-    inside = [node.type for call in calls(function.body) for node in (call, *call.args)]
-    named = [call.op.symbols for call in calls(function.body) if isinstance(call.op, Op)]
-    named += [frozenset(sizes_of(body)) for call in calls(function.body) for body in held_functions(call).values()]
-    return tuple(sorted(symbols(*inside, *(p.type for p in function.params)).union(*named)))
+    bodies of control flow too, but for those that these alone know."""
+    found = {*symbols(*(p.type for p in function.params))}
+    for call in calls(function.body):
+        op = call.op if isinstance(call.op, Op) else None
+        found |= symbols(call.type, *(arg.type for arg in call.args)) | (op.symbols if op else frozenset())
+        for body in held_functions(call).values():
+            found |= {*sizes_of(body)}.difference(*(op.assumed_sizes[2:] if op else ()))
+    return tuple(sorted(found))

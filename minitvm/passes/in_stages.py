@@ -15,7 +15,7 @@ import numpy as np
 from minitvm.ir.dims import SymbolicDim, Undecided, facts, symbol, symbols_of
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Op
-from minitvm.ir.ops.stage import Stage
+from minitvm.ir.ops.stage import Sized, Stage
 from minitvm.ir.ops.tensor import Extent
 from minitvm.ir.types import TensorType, is_named, symbols
 from minitvm.ir.visitor import children, held_functions, post_order, rebuild, sizes_of
@@ -30,6 +30,11 @@ def in_stages(module: Module, params: Mapping[str, np.ndarray], measured: Mappin
     if not used:
         return module
     return module.with_function("main", _Cutting(module.main, params, used).run())
+
+
+def staged_body(body: Expr, measured: Mapping[str, Expr]) -> Expr:
+    """What a branch or a trip computes, in stages behind the sizes that it measures itself."""
+    return in_stages(Module(Function([], body)), {}, measured).main.body
 
 
 def _names(node: Expr) -> frozenset[str]:
@@ -58,8 +63,8 @@ def _open(fact: Any) -> list[SymbolicDim]:
 class _Cutting:
     def __init__(self, main: Function, params: Mapping[str, np.ndarray], measured: Mapping[str, Expr]) -> None:
         self.main, self.params, self.measured = main, params, measured
-        self.given = sorted(symbols(*(param.type for param in main.params)))
-        """Symbols that inputs' shapes say."""
+        self.given = sorted({*sizes_of(main)} - measured.keys())
+        """Symbols that inputs' shapes say, and what is around a body."""
         self.level: dict[Expr, int] = {}
         self.depth: dict[str, int] = {}
         """Of measured symbols, the stage that is the first to know them."""
@@ -98,6 +103,7 @@ class _Cutting:
 
     def outside(self, node: Expr) -> Expr:
         """A value in ``main``."""
+        node = unsized(node)
         if self.level[node] == 0:
             return node
         if isinstance(node, Tuple):
@@ -126,12 +132,17 @@ class _Cutting:
         pending = [self.main.body, *self.measured.values()]
         pending += [child for node in self.order if self.level[node] > level for child in children(node)]
         while pending:
-            node = pending.pop()
+            node = unsized(pending.pop())
             if isinstance(node, Tuple):
                 pending.extend(node.fields)
             elif self.level.get(node) == level:
                 found[node] = None
         return list(found)
+
+
+def unsized(node: Expr) -> Expr:
+    """What was given names for its dimensions."""
+    return node.args[0] if isinstance(node, Call) and isinstance(node.op, Sized) else node
 
 
 class _Body:
@@ -166,6 +177,8 @@ class _Body:
         return self.inside[root]
 
     def _made(self, node: Expr) -> Expr:
+        if unsized(node) is not node:
+            return self._param(node, node, -1)
         if isinstance(node, Call) and isinstance(node.op, Op) and node.op.cuts:
             value, attributes = node.args[0], node.op.attributes()
             if attributes["extent"] is not None and self.cutting.level[value] < self.level:

@@ -37,21 +37,38 @@ _ROOM = 16
 
 
 def is_native(host: Host, target: str, inside: bool = False) -> bool:
-    """True if a call in Python is control flow that runs without it: all of its sizes are numbers or have names, but
-    the length of what a loop stacks, which must be known too ``inside`` of other control flow; so must be the length of
-    a cut."""
+    """True if Python computes nothing in a call of what has no kernel: control flow whose bodies compute nothing there,
+    a stage, a look at a shape, a cut of what has names for its sizes.  ``inside`` of other control flow that runs
+    without Python, as :func:`is_recorded`."""
+    op = getattr(host.function.body, "op", None)
+    if target.partition(" ")[0] != "llvm" or op is None:
+        return False
+    if is_recorded(host, inside) or inside:
+        return is_recorded(host, inside)
+    given = [t for param in host.function.params for t in leaves(param.type)]
+    if op.cuts:
+        return all(map(is_named, given))
+    if host.branches:
+        return all(map(is_all_native, host.branches.values()))
+    return op.name in ("shape_of", "control.fail")
+
+
+def is_all_native(artifact: Artifact) -> bool:
+    """True if Python computes nothing of an artefact, though it may decide what runs."""
+    hosts = (artifact.hosts[n.name] for n in artifact.graph.nodes if isinstance(n.step, HostStep))
+    return all(is_native(host, artifact.target) for host in hosts)
+
+
+def is_recorded(host: Host, inside: bool) -> bool:
+    """True if ``control.ll`` runs a call: control flow whose sizes are all numbers or have names, but the length of
+    what a loop stacks, which must be known too ``inside`` of other control flow."""
     from minitvm.ir.ops.bodies import most_trips
     from minitvm.ir.ops.control import Fail, If, Loop
 
-    call: Any = host.function.body
-    op = getattr(call, "op", None)
-    given = [t for param in host.function.params for t in leaves(param.type)]
-    if target.partition(" ")[0] != "llvm" or op is None:
-        return False
-    if op.cuts:
-        return not inside and all(map(is_named, given))
+    op: Any = getattr(host.function.body, "op", None)
     if not isinstance(op, (Fail, If, Loop)):
-        return not inside and is_stage(host)
+        return False
+    given = [t for param in host.function.params for t in leaves(param.type)]
     if isinstance(op, Loop) and inside and op.trips is None and most_trips():
         return False  # nobody counts
     results = list(leaves(host.function.ret_type))
@@ -226,13 +243,17 @@ def _carried(body: _Body, params: Sequence[int], heads: Sequence[int]) -> list[R
 def control_step(outer: Instance, index: int) -> Callable[[], None] | None:
     """The step of a node of control flow; ``None`` where it runs in Python."""
     name = outer.graph.nodes[index].name
-    if not is_native(outer.artifact.hosts[name], outer.artifact.target):
+    host = outer.artifact.hosts[name]
+    if not is_native(host, outer.artifact.target):
         return None
-    call: Any = outer.artifact.hosts[name].function.body
-    if is_stage(outer.artifact.hosts[name]):
+    call: Any = host.function.body
+    if is_stage(host):
         return partial(stage_step(call.op, outer.branches_of(index)["body"]), outer, index)
     if call.op.cuts:
         return partial(_cut, outer, index, call.op)
+    fixed = outer.graph.nodes[index].types[: getattr(call.op, "num_carried", None)]
+    if not is_recorded(host, False) or not all(type_.is_static for type_ in fixed):  # which bodies may be at some sizes
+        return None
     records = _Records()
     outer.hold_inside(records)
     function, record = _record(outer, index, records)

@@ -42,7 +42,7 @@ class Staged:
     def run(self, op: Any, sizes: list[int], values: list[Any]) -> list[Any]:
         """All results; :class:`DoesNotFit` where it is not for these sizes."""
         known = dict(zip(op.sizes, sizes, strict=True))
-        measured = {name: known[name] for name in op.sizes[: op.measured]}
+        measured = {name: known[name] for name in op.by_data}
         try:
             if any(size < 0 for size in sizes):
                 raise DoesNotFit(f"a size that the model computes is {min(sizes)}")

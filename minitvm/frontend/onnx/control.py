@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
 
+from minitvm.doors import door, left_out
 from minitvm.errors import FrontendError, TypeInferenceError
 from minitvm.frontend.onnx.check import outer_names
 from minitvm.frontend.onnx.elsewhere import bags
 from minitvm.frontend.onnx.model import describe_value
 from minitvm.frontend.onnx.node import OnnxNode, emit, normalize_axis, place_of, rank
 from minitvm.frontend.onnx.registry import onnx_op
-from minitvm.frontend.onnx.shape_values import shape_value
+from minitvm.frontend.onnx.shape_values import element, shape_value
 from minitvm.ir.builder import call_op
-from minitvm.ir.dims import Dim, SymbolicDim, are_counted_on, is_anonymous, larger
+from minitvm.ir.dims import (
+    Dim,
+    SymbolicDim,
+    are_counted_on,
+    facts,
+    forget_since,
+    is_anonymous,
+    larger,
+    measure,
+    measuring,
+)
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
-from minitvm.ir.types import TensorType, TupleType, Type, alike, as_shape, common, leaves, tensor_fields
+from minitvm.ir.types import TensorType, TupleType, Type, alike, as_shape, common, is_numeric, leaves, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild, substitute
 
 Captured: TypeAlias = tuple[Expr, dict[Expr, Var]]
 """A body, and its variable for each value that it takes from outside."""
-Body: TypeAlias = tuple[list[Var], Expr, dict[Expr, Var]]
-"""The body of a loop: its own parameters, its results, what it takes from outside."""
+Measured: TypeAlias = Mapping[str, Expr]
+"""What computes the sizes that a body's data decide, by symbol."""
+Body: TypeAlias = tuple[list[Var], Expr, dict[Expr, Var], Measured]
+"""The body of a loop: its own parameters, its results, what it takes from outside, what it measures."""
 
 LONGEST_STACK = 1 << 24
 """Trips of a loop that ends by itself: more are taken for a loop that its condition ends."""
@@ -36,18 +50,20 @@ BRANCHES = ("then_branch", "else_branch")
 def if_(node: OnnxNode) -> list[Expr]:
     """A call of ``control.if``, whose branches take what they use from outside as arguments.
 
-    A branch that does not fit the shapes of the model's inputs raises when it is taken, not while importing.
+    A branch that does not fit the shapes of the model's inputs raises when it is taken, not while importing.  Where
+    sizes decide between branches whose results differ in shape, the one is taken that they decide for.
     """
-    importer, scope = node.control
-    condition = node.known(0)
+    condition, before = node.known(0), facts()
     if condition is not None:
-        if condition.size != 1:
-            raise node.fail(f"its condition has {condition.size} elements; expected one")
-        branch = node.require(BRANCHES[0] if condition.reshape(-1)[0] else BRANCHES[1])
-        return list(importer.inline(branch, scope))
+        return _inlined(node, condition)
+    by_sizes = _by_sizes(node)
+    forget_since(before)
     found = [_branch(node, name) for name in BRANCHES]
     misfits = [one for one in found if isinstance(one, TypeInferenceError)]
-    if len(misfits) == 2:
+    if by_sizes is not None and (misfits or not alike(*(body.type for body, _ in found))):
+        forget_since(before)
+        return _inlined(node, _by_sizes(node))
+    if len(misfits) == 2 or (misfits and _reads_symbols(node, BRANCHES[found.index(misfits[0])])):
         raise misfits[0]
     bodies = [one for one in found if not isinstance(one, TypeInferenceError)]
     types = tensor_fields(bodies[0][0].type) if misfits else ()
@@ -57,21 +73,33 @@ def if_(node: OnnxNode) -> list[Expr]:
     return _results(call_op("control.if", node[0], *captured, then_branch=then, else_branch=orelse))
 
 
+def _by_sizes(node: OnnxNode) -> np.ndarray | None:
+    """The condition where it follows from sizes, as those of the first run have it."""
+    return shape_value(node[0], node.known_values) if are_counted_on() else None
+
+
+def _inlined(node: OnnxNode, condition: Any) -> list[Expr]:
+    """The branch that is taken for certain."""
+    importer, scope = node.control
+    if condition.size != 1:
+        raise node.fail(f"its condition has {condition.size} elements; expected one")
+    return list(importer.inline(node.require(BRANCHES[0] if condition.reshape(-1)[0] else BRANCHES[1]), scope))
+
+
 def _branch(node: OnnxNode, name: str) -> Captured | TypeInferenceError:
     importer, scope = node.control
-    graph = node.require(name)
     try:
-        body, taken = importer.function(graph, scope, [])
+        with measuring() as measured:
+            body, taken = importer.function(node.require(name), scope, [])
+        return closed(body, taken, importer.known, measured)
     except TypeInferenceError as error:
-        if are_counted_on() and _reads_symbols(importer, graph, scope):  # with numbers it may fit
-            raise
         return error
-    return hoist_weights(body, taken, importer.known)
 
 
-def _reads_symbols(importer: Any, graph: onnx.GraphProto, scope: Any) -> bool:
-    """True if a graph takes something of dimensions that have names from outside."""
-    found = [scope.lookup(name, importer.known) for name in outer_names(graph)]
+def _reads_symbols(node: OnnxNode, name: str) -> bool:
+    """True if a branch takes something of dimensions that have names from outside: with numbers it may fit."""
+    importer, scope = node.control
+    found = [scope.lookup(name, importer.known) for name in outer_names(node.require(name))]
     types = [
         type_ for expr in found if expr is not None for type_ in leaves(expr.type) if isinstance(type_, TensorType)
     ]
@@ -97,7 +125,36 @@ def _unused(outer: Expr, position: int) -> Var:
 
 
 def _results(call: Expr) -> list[Expr]:
-    return list(call) if isinstance(call.type, TupleType) else [call]
+    return [named(one) for one in call] if isinstance(call.type, TupleType) else [named(call)]
+
+
+def named(value: Expr) -> Expr:
+    """A value with a name for each dimension that the data decide, where a run measures them."""
+    type_ = value.type
+    if not are_counted_on() or not isinstance(type_, TensorType) or not is_numeric(type_):
+        return value
+    if not any(map(is_anonymous, type_.shape)):
+        return value
+    shape = emit("shape_of", value, dtype="int64")
+    parts = [partial(element, shape, axis) for axis in range(type_.rank)]
+    named_ = [measure(parts[i], (value, i)) if is_anonymous(d) else d for i, d in enumerate(type_.shape)]
+    return emit("control.sized", value, extents=tuple(named_))
+
+
+@door
+def staged_body(body: Expr, measured: Measured) -> Expr:
+    """What a branch or a trip computes, cut where its data decide sizes."""
+    if measured:
+        raise left_out("what follows from sizes that the data decide")
+    return body
+
+
+def closed(body: Expr, taken: dict[Expr, Var], known: dict[Expr, np.ndarray], measured: Measured) -> Captured:
+    """A body without what weights alone say, in stages for the sizes that it measures."""
+    together, taken = hoist_weights(Tuple([body, *measured.values()]), taken, known)
+    assert isinstance(together, Tuple)
+    body, *sizes = together.fields
+    return staged_body(body, dict(zip(measured, sizes, strict=True))), taken
 
 
 def hoist_weights(body: Expr, taken: dict[Expr, Var], known: dict[Expr, np.ndarray]) -> tuple[Expr, dict[Expr, Var]]:
@@ -134,20 +191,20 @@ def loop(node: OnnxNode) -> list[Expr]:
     trips = node.get(0) or Constant(np.asarray(np.iinfo(np.int64).max))
     going = node.get(1) or Constant(np.asarray(True))
     try:
-        params, body, taken = _body(node, graph, first)
+        params, body, taken, measured = _body(node, graph, first)
     except TypeInferenceError as error:
         if _runs(trips, going):
             raise
         params = _loop_params(node, graph, [value.type for value in first])
-        body, taken = _never(node, error, graph, params)
+        (body, taken), measured = _never(node, error, graph, params), {}
+    body, taken = closed(body, taken, importer.known, measured)
     scanned = _tensors(body, 1 + len(first))
     rows = _rows(node, scanned, graph.output[1 + len(first) :])
     if _stops(trips, going):
         return [*first, *_nothing(rows, scanned)]
-    body, taken = hoist_weights(body, taken, importer.known)
     function, known = Function([*params, *taken.values()], body), _known_trips(node, trips, going, params[1], body)
     values = [trips, going, *first, *taken]
-    return list(call_op("control.loop", *values, body=function, num_carried=len(first), trips=known, rows=rows))
+    return _results(call_op("control.loop", *values, body=function, num_carried=len(first), trips=known, rows=rows))
 
 
 def _body(node: OnnxNode, graph: onnx.GraphProto, first: list[Expr]) -> Body:
@@ -155,7 +212,9 @@ def _body(node: OnnxNode, graph: onnx.GraphProto, first: list[Expr]) -> Body:
 
     def made(types: Sequence[Type]) -> Body:
         params = _loop_params(node, graph, types)
-        return params, *importer.function(graph, scope, _as_declared(graph, params))
+        with measuring() as measured:
+            body, taken = importer.function(graph, scope, _as_declared(graph, params))
+        return params, body, taken, measured
 
     return _settled(node, [value.name for value in graph.input[2:]], first, 1, made)
 
@@ -165,8 +224,9 @@ def _settled(
 ) -> Body:
     """The body for types of the carried values that hold before and after every trip: found by repetition, from those
     of the ``first`` values on.  Their next values are the body's results behind the first ``skip``."""
-    types: Sequence[Type] = [value.type for value in first]
+    types, before = [value.type for value in first], facts()
     while True:
+        forget_since(before)  # what was counted on for types that do not hold
         found = made(types)
         after = _fields(found[1])[skip : skip + len(types)]
         joined = [_joined(node, *one) for one in zip(names, types, after, strict=True)]
@@ -259,7 +319,7 @@ def _as_declared(graph: onnx.GraphProto, params: list[Var]) -> list[Expr]:
     """The parameters as the body sees them: ONNX lets it declare the iteration and the condition as vectors of one."""
     head = zip(graph.input, params[:2], strict=False)
     seen = [emit("reshape", p, newshape=(1,)) if len(v.type.tensor_type.shape.dim) == 1 else p for v, p in head]
-    return [*seen, *params[2:]]
+    return [*seen, *map(named, params[2:])]
 
 
 def _joined(node: OnnxNode, name: str, before: Type, after: Type) -> Type:
@@ -321,15 +381,17 @@ def _scan(node: OnnxNode, states: list[Expr], sequences: list[Expr]) -> tuple[li
 
     def made(types: Sequence[Type]) -> Body:
         carried = list(map(Var, names, types))
-        return carried, *importer.function(graph, scope, [*carried, *slices])
+        with measuring() as measured:
+            body, taken = importer.function(graph, scope, [*map(named, carried), *slices])
+        return carried, body, taken, measured
 
-    carried, body, taken = _settled(node, names, states, 0, made)
+    carried, body, taken, measured = _settled(node, names, states, 0, made)
+    body, taken = closed(body, taken, importer.known, measured)
     results = list(body.fields) if isinstance(body, Tuple) else [body]
     function = Function([*head, *carried, *whole, *taken.values()], Tuple([head[1], *results]))
     values = [_rows_of(sequences[0]), Constant(np.asarray(True)), *states, *sequences, *taken]
-    found: list[Expr] = list(
-        call_op("control.loop", *values, body=function, num_carried=len(states), trips=_length(steps))
-    )
+    loop = call_op("control.loop", *values, body=function, num_carried=len(states), trips=_length(steps))
+    found = _results(loop)
     if is_anonymous(steps):
         return found[: len(states)], found[len(states) :]
     shapes = [(steps, *value.tensor_type.shape[1:]) for value in found[len(states) :]]

@@ -6,7 +6,6 @@ constants alone (shapes above all) is computed on the way, so most models arrive
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -54,7 +53,7 @@ from minitvm.frontend.onnx.settled import tell_settled
 from minitvm.frontend.onnx.stored import with_float32
 from minitvm.frontend.onnx.tensor import text
 from minitvm.ir.budget import compiling
-from minitvm.ir.dims import SymbolicDim, measured, unmeasured
+from minitvm.ir.dims import SymbolicDim, measured
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, Var, span_scope
 from minitvm.ir.ops.tensor import ShapeOf
 from minitvm.ir.types import TensorType, type_of
@@ -218,8 +217,7 @@ class Importer:
 
     def import_graph(self, graph: onnx.GraphProto, scope: Scope, is_main: bool = False) -> list[Expr]:
         """Imports the weights and nodes of a graph into ``scope``; its outputs in order."""
-        with contextlib.nullcontext() if is_main else unmeasured():
-            self.import_nodes(graph, scope, is_main)
+        self.import_nodes(graph, scope, is_main)
         return [self._value(output.name, scope) for output in graph.output]
 
     def import_nodes(self, graph: onnx.GraphProto, scope: Scope, is_main: bool = False) -> None:

@@ -14,7 +14,7 @@ from minitvm.frontend.onnx.shape_values import measured_value, shape_value
 from minitvm.frontend.onnx.types import dtype_name
 from minitvm.ir.budget import COST, current, metered
 from minitvm.ir.builder import call_op
-from minitvm.ir.dims import SymbolicDim, are_counted_on, can_measure, with_ones
+from minitvm.ir.dims import SymbolicDim, are_counted_on, with_ones
 from minitvm.ir.evaluate import evaluate, folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Var
 from minitvm.ir.op import OPS, Op
@@ -204,7 +204,7 @@ class OnnxNode:
         of ``signed`` numbers those that a run measures may be less than 0."""
         if are_counted_on() and self.known(index) is None:
             found = shape_value(self[index], self.known_values)
-            if found is None and can_measure():
+            if found is None:
                 found = measured_value(self[index], self.known_values, signed)
             if found is not None:
                 return list(found.reshape(-1).tolist())

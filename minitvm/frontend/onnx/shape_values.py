@@ -128,7 +128,7 @@ def _measured(node: Expr, most: int, signed: bool) -> np.ndarray | None:
         return None
     made = np.empty(type_.static_shape, object)
     for number, place in enumerate(np.ndindex(made.shape)):
-        one = partial(_element, node, number)
+        one = partial(element, node, number)
         if signed:
             above, below = (measure(partial(_part, one, sign), (node, number, sign), 0) for sign in (1, -1))
             made[place] = above - below
@@ -143,7 +143,7 @@ def _part(value: Callable[[], Expr], sign: int) -> Expr:
     return call_op("maximum", one if sign > 0 else call_op("negative", one), zero)
 
 
-def _element(value: Expr, number: int) -> Expr:
+def element(value: Expr, number: int) -> Expr:
     """One whole number of a tensor: () int64."""
     flat: Expr = call_op("reshape", value, newshape=(value.tensor_type.size,))
     one = call_op("take", flat, Constant(np.array(number)), axis=0, mode="clip")

@@ -4,6 +4,7 @@
     control.stage(%found.1, %found.0, body=fn (%places: Tensor[(2, measured_0), int64]) {...}, ...)
 
 What is found is handed over with the room behind it; ``axes`` says along which axis it is cut to how much there is.
+What control flow makes is exactly as long: ``control.sized`` names its dimensions, and a stage reads it as it is.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import InputError
-from minitvm.ir.dims import Atom, SymbolicDim, anonymous, number, replace
+from minitvm.ir.dims import MEASURED, Atom, Dim, SymbolicDim, anonymous, number, replace
 from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Expr, Function, Var
 from minitvm.ir.op import Fusion, Op
@@ -37,7 +38,12 @@ class Stage(Op, name="control.stage", fusion=Fusion.OPAQUE, hosted=True, takes_s
 
     @property
     def assumed_sizes(self) -> tuple[Sequence[str], ...]:
-        return self.sizes[: self.measured], self.sizes[: self.fresh]
+        return self.by_data, self.sizes[: self.fresh], self.sizes[: self.measured]
+
+    @property
+    def by_data(self) -> tuple[str, ...]:
+        """Those that the data decide, here or around the body that it stands in."""
+        return tuple(name for name in self.sizes if name.startswith(MEASURED))
 
     def infer(self, *given: Type) -> Type:
         body, count = self.body.checked_type, len(self.sizes)
@@ -62,6 +68,18 @@ class Stage(Op, name="control.stage", fusion=Fusion.OPAQUE, hosted=True, takes_s
                 raise InputError(f"a value of shape {list(value.shape)} where {list(shape)} is expected")
             found.append(value)
         return found
+
+
+class Sized(Op, name="control.sized", fusion=Fusion.OPAQUE, hosted=True, takes_stored=True):
+    """``value`` itself, whose dimensions are ``extents``: names for those that the data decide."""
+
+    extents: tuple[Dim, ...]
+
+    def infer(self, value: TensorType) -> TensorType:
+        return value.with_shape(self.extents)
+
+    def reference(self, value: np.ndarray) -> np.ndarray:
+        return value
 
 
 def _without(type_: Type, names: tuple[str, ...]) -> Type:

@@ -7,14 +7,14 @@ from minitvm.frontend.onnx.index import within
 from minitvm.frontend.onnx.node import OnnxNode, cast, dims, emit, emit_many, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import Outputs, onnx_op
 from minitvm.frontend.onnx.tensor import integers
-from minitvm.ir.dims import are_counted_on, can_measure, is_anonymous, measure
+from minitvm.ir.dims import are_counted_on, is_anonymous, measure
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.types import is_named, is_numeric
 
 
 def prefix(value: Expr, count: Expr, axis: int) -> Expr:
     """The first ``count`` places of a value along an axis: () int64, which the data decide."""
-    extent = measure(lambda: count, count) if can_measure() and not isinstance(count, Constant) else None
+    extent = measure(lambda: count, count) if are_counted_on() and not isinstance(count, Constant) else None
     return emit("prefix", value, count, axis=axis, extent=extent)
 
 
