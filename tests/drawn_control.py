@@ -126,6 +126,53 @@ def halved(g: Graph) -> None:
     g.grown.append(g.add("Slice", x, g.const([0]), end, g.const([1])))
 
 
+def last_row(g: Graph) -> None:
+    """The row that a decoder goes on with, put behind the others."""
+    x = _one(g)
+    row = g.add("Unsqueeze", g.add("Gather", x, g.const(-1), axis=1), g.const([1]))
+    g.grown.append(g.add("Concat", x, g.add("Tanh", row), axis=1))
+
+
+def without_first(g: Graph) -> None:
+    g.grown.append(g.add("Slice", _one(g), g.const([1]), g.const([2**40]), g.const([1])))
+
+
+def padded(g: Graph) -> None:
+    pads = g.add(
+        "Concat", g.const([0, 0, 0, 0]), g.add("Unsqueeze", g.size(_one(g), 0), g.const([0])), g.const([0]), axis=0
+    )
+    g.grown.append(g.add("Pad", _one(g), pads))
+
+
+def kept(g: Graph) -> None:
+    """The rows of those moments in which something is above 0."""
+    x = _one(g)
+    high = g.add("ReduceMax", x, g.const([0, 2]), keepdims=0)
+    found = g.add("Squeeze", g.add("NonZero", g.add("Greater", high, g.const(0.0, "float32"))), g.const([0]))
+    g.grown.append(g.add("Gather", x, found, axis=1))
+
+
+def best(g: Graph) -> None:
+    x = _one(g)
+    count = g.add("Unsqueeze", g.add("Min", g.size(x, 1), g.const(3)), g.const([0]))
+    g.grown.append(g.add("TopK", x, count, outputs=2, axis=1)[0])
+
+
+def in_one_row(g: Graph) -> None:
+    """To a batch of one and back."""
+    x = _one(g)
+    flat = g.add("Reshape", x, g.const([1, -1, WIDTH]))
+    sizes = g.add("Concat", g.add("Shape", x, start=0, end=2), g.const([WIDTH]), axis=0)
+    _like(g, x, g.add("Reshape", g.add("Softmax", flat, axis=1), sizes))
+
+
+def causal(g: Graph) -> None:
+    x = _one(g)
+    side = g.add("Unsqueeze", g.size(x, 1), g.const([0]))
+    ones = g.add("ConstantOfShape", g.add("Concat", side, side, axis=0), value=numpy_helper.from_array(np.ones(1, "f")))
+    _like(g, x, g.add("MatMul", g.add("Trilu", ones, upper=0), x))
+
+
 # --- choices and loops ------------------------------------------------------------------------------------------------
 
 
@@ -206,7 +253,10 @@ def scan(g: Graph) -> None:
     g.same.append(g.add("Transpose", rows, perm=[1, 0, 2]))
 
 
-PLAIN: Sequence[Callable[[Graph], None]] = (pointwise, layer, attention, centred, added, positions, joined, halved)
+PLAIN: Sequence[Callable[[Graph], None]] = (
+    *(pointwise, layer, attention, centred, added, positions, joined, halved),
+    *(last_row, without_first, padded, kept, best, in_one_row, causal),
+)
 CONTROL: Sequence[Callable[[Graph], None]] = (
     *(choice, choice, choice_of_lengths, loop, loop, growing_loop, ending_loop, scan),
 )

@@ -99,13 +99,13 @@ def test_a_loop_reshapes_to_a_value_from_outside() -> None:
     session = InferenceSession(model(STEPS), num_threads=1)
     for count in (3, 2):
         check(session, STEPS, {"n": np.array(count), "s": ints(6), "x": x(6)})
-    assert session.inputs_by_value == ["s"]
+    assert (session.inputs_by_value, session.host_calls) == ([], [])
 
 
 def test_what_a_loop_carries_is_no_input() -> None:
     session = InferenceSession(model(CARRIED), num_threads=1)
     check(session, CARRIED, {"n": np.array(3), "s": ints(6), "x": x(6)})
-    assert session.inputs_by_value == [] and "onnx.Reshape" in [call.op for call in session.host_calls]
+    assert (session.inputs_by_value, session.host_calls) == ([], [])
 
 
 def test_wrong_values_leave_the_session_usable() -> None:

@@ -289,15 +289,14 @@ def host_calls_of(
     for node in program.graph.nodes:
         if isinstance(node.step, HostStep):
             host = hosts[node.name]
-            if is_stage(host):
-                found.extend(call for branch in host.branches.values() for call in branch.host_calls)
-            if is_native(host, target):
+            inside = [call for branch in host.branches.values() for call in branch.host_calls]
+            if is_native(host, target) or (inside and is_stage(host)):
+                found += inside
                 continue
             reason = refused.get(str(host.function.attrs.get("symbol"))) or _reason(host.function)
             found.append(HostCall(operators_of(host.function), reason, node.name, node.spans))
             decide("placement", found[-1].op, Declined(f"no kernel, since {reason}"), node.spans)
-            for branch in host.branches.values():
-                found.extend(branch.host_calls)
+            found += inside
     return tuple(found)
 
 

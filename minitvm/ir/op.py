@@ -239,8 +239,7 @@ class Op(_Frozen):
     @property
     def symbols(self) -> frozenset[str]:
         """The names of the symbols that its attributes are made with."""
-        given = [value for own in self.attributes().values() for value in (own if isinstance(own, tuple) else (own,))]
-        return symbols_of(d for d in given if isinstance(d, SymbolicDim))
+        return symbols_of(d for d in _flat(tuple(self.attributes().values())) if isinstance(d, SymbolicDim))
 
     def with_attributes(self: AnyOp, **changes: Any) -> AnyOp:
         """The same operator with other attributes."""
@@ -332,6 +331,11 @@ def _require_new(cls: type[Op]) -> None:
             f"operator {cls.name!r} is defined in {place_of(old)} already, and again in {place_of(cls)}",
             hint="give it another name; a cell that is run again defines the same class anew",
         )
+
+
+def _flat(value: Any) -> list[Any]:
+    """What stands in nested tuples."""
+    return [one for part in value for one in _flat(part)] if isinstance(value, tuple) else [value]
 
 
 def define(base: type[AnyOp], name: str, meaning: str, **traits: Any) -> type[AnyOp]:

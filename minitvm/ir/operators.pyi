@@ -408,7 +408,7 @@ class control:
         body: Function,
         num_carried: _Int,
         trips: _Int | SymbolicDim | None = ...,
-        rows: Sequence[_Int | Sequence[_Int] | _Array] | _Array = ...,
+        rows: Sequence[Sequence[_Int | SymbolicDim] | _Array] | _Array = ...,
     ) -> Call:
         """ONNX's Loop: ``while i < trip_count and condition: condition, *carried, *scanned = body(i, condition, ...)``."""
     @staticmethod
@@ -420,6 +420,9 @@ class control:
         by_row: bool | np.bool_ = ...,
     ) -> Call:
         """The index that lies furthest outside of the dimension that it selects from; 0 if none does."""
+    @staticmethod
+    def sized(value: _Operand, extents: Sequence[_Int | SymbolicDim] | _Array) -> Call:
+        """``value`` itself, whose dimensions are ``extents``: names for those that the data decide."""
     @staticmethod
     def stage(
         *more: _Operand,

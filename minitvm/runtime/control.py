@@ -244,11 +244,11 @@ def control_step(outer: Instance, index: int) -> Callable[[], None] | None:
     """The step of a node of control flow; ``None`` where it runs in Python."""
     name = outer.graph.nodes[index].name
     host = outer.artifact.hosts[name]
-    if not is_native(host, outer.artifact.target):
-        return None
     call: Any = host.function.body
     if is_stage(host):
         return partial(stage_step(call.op, outer.branches_of(index)["body"]), outer, index)
+    if not is_native(host, outer.artifact.target):
+        return None
     if call.op.cuts:
         return partial(_cut, outer, index, call.op)
     fixed = outer.graph.nodes[index].types[: getattr(call.op, "num_carried", None)]

@@ -48,6 +48,8 @@ def numbered(function: Function, values: Mapping[str, int]) -> Function:
             assert isinstance(inside, FuncType)
             params = tuple(bound(param, dims) for param in inside.params)
             return _type_only(FuncType(params, bound(inside.result, dims)))
+        if isinstance(value, tuple):
+            return tuple(map(known, value))
         return number(value, values) if isinstance(value, SymbolicDim) else value
 
     call = function.body

@@ -32,6 +32,7 @@ WITHOUT_SAMPLE = {
     "control.loop": CONTROL,
     "control.fail": "it raises: tests/frontend/test_onnx_control.py",
     "control.stage": "its body is a function: tests/ort/test_data_decided_sizes.py",
+    "control.sized": "its dimensions are symbols: tests/ort/test_open_control.py",
     "foreign": FOREIGN,
     "foreign_random": FOREIGN,
     "annotation.stop_fusion": "FuseOps removes it: tests/passes",

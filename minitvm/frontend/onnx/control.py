@@ -60,17 +60,17 @@ def if_(node: OnnxNode) -> list[Expr]:
     forget_since(before)
     found = [_branch(node, name) for name in BRANCHES]
     misfits = [one for one in found if isinstance(one, TypeInferenceError)]
-    if by_sizes is not None and (misfits or not alike(*(body.type for body, _ in found))):
+    bodies = [one for one in found if not isinstance(one, TypeInferenceError)]
+    if by_sizes is not None and (misfits or not alike(*(body.type for body, _ in bodies))):
         forget_since(before)
         return _inlined(node, _by_sizes(node))
     if len(misfits) == 2 or (misfits and _reads_symbols(node, BRANCHES[found.index(misfits[0])])):
         raise misfits[0]
-    bodies = [one for one in found if not isinstance(one, TypeInferenceError)]
     types = tensor_fields(bodies[0][0].type) if misfits else ()
     branches = [_failing(node, one, types) if isinstance(one, TypeInferenceError) else one for one in found]
     captured = list(dict.fromkeys(outer for _, taken in branches for outer in taken))
     then, orelse = (_over(body, taken, captured) for body, taken in branches)
-    return _results(call_op("control.if", node[0], *captured, then_branch=then, else_branch=orelse))
+    return list(map(named, _results(call_op("control.if", node[0], *captured, then_branch=then, else_branch=orelse))))
 
 
 def _by_sizes(node: OnnxNode) -> np.ndarray | None:
@@ -125,7 +125,7 @@ def _unused(outer: Expr, position: int) -> Var:
 
 
 def _results(call: Expr) -> list[Expr]:
-    return [named(one) for one in call] if isinstance(call.type, TupleType) else [named(call)]
+    return list(call) if isinstance(call.type, TupleType) else [call]
 
 
 def named(value: Expr) -> Expr:
@@ -204,7 +204,8 @@ def loop(node: OnnxNode) -> list[Expr]:
         return [*first, *_nothing(rows, scanned)]
     function, known = Function([*params, *taken.values()], body), _known_trips(node, trips, going, params[1], body)
     values = [trips, going, *first, *taken]
-    return _results(call_op("control.loop", *values, body=function, num_carried=len(first), trips=known, rows=rows))
+    found = call_op("control.loop", *values, body=function, num_carried=len(first), trips=known, rows=rows)
+    return list(map(named, _results(found)))
 
 
 def _body(node: OnnxNode, graph: onnx.GraphProto, first: list[Expr]) -> Body:
@@ -253,22 +254,23 @@ def _declared(values: Sequence[onnx.ValueInfoProto], error: TypeInferenceError) 
 
 def _rows(
     node: OnnxNode, found: Sequence[TensorType], declared: Sequence[onnx.ValueInfoProto]
-) -> tuple[tuple[int, ...], ...]:
+) -> tuple[tuple[Dim, ...], ...]:
     """The shapes that scanned values would have had: the body's, where that is open the one that the model declares,
     whose names are sizes of the model's inputs."""
     return tuple(_row(node, *one) for one in zip(found, declared, strict=True))
 
 
-def _nothing(rows: Sequence[tuple[int, ...]], types: Sequence[TensorType]) -> list[Expr]:
+def _nothing(rows: Sequence[tuple[Dim, ...]], types: Sequence[TensorType]) -> list[Expr]:
     """What no trip scans."""
-    return [Constant(np.zeros((0, *row), type_.dtype)) for row, type_ in zip(rows, types, strict=True)]
+    zeros = [Constant(np.zeros((), type_.dtype)) for type_ in types]
+    return [emit("broadcast_to", zero, shape=(0, *row)) for zero, row in zip(zeros, rows, strict=True)]
 
 
-def _row(node: OnnxNode, found: TensorType, declared: onnx.ValueInfoProto) -> tuple[int, ...]:
+def _row(node: OnnxNode, found: TensorType, declared: onnx.ValueInfoProto) -> tuple[Dim, ...]:
     sizes, said = node.control[0].sizes, describe_value(declared).shape
     said = said if len(said) == found.rank else (None,) * found.rank
-    numbers = (d if isinstance(d, int) else sizes.get(s, s) for d, s in zip(found.shape, said, strict=True))
-    return tuple(n if isinstance(n, int) else 0 for n in numbers)
+    dims = (sizes.get(s, s) if is_anonymous(d) else d for d, s in zip(found.shape, said, strict=True))
+    return tuple(d if isinstance(d, (int, SymbolicDim)) else 0 for d in dims)
 
 
 def _fields(body: Expr) -> Sequence[Type]:
@@ -391,7 +393,7 @@ def _scan(node: OnnxNode, states: list[Expr], sequences: list[Expr]) -> tuple[li
     function = Function([*head, *carried, *whole, *taken.values()], Tuple([head[1], *results]))
     values = [_rows_of(sequences[0]), Constant(np.asarray(True)), *states, *sequences, *taken]
     loop = call_op("control.loop", *values, body=function, num_carried=len(states), trips=_length(steps))
-    found = _results(loop)
+    found = list(map(named, _results(loop)))
     if is_anonymous(steps):
         return found[: len(states)], found[len(states) :]
     shapes = [(steps, *value.tensor_type.shape[1:]) for value in found[len(states) :]]

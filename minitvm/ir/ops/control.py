@@ -119,7 +119,7 @@ class Loop(OverFunctions, name="control.loop", fusion=Fusion.OPAQUE, hosted=True
     body: Function
     num_carried: int
     trips: Dim | None = None
-    rows: tuple[tuple[int, ...], ...] = ()
+    rows: tuple[tuple[Dim, ...], ...] = ()
     """The shapes of scanned values where there is no trip and the body's type leaves them open; else those are 0."""
 
     def infer(self, trip_count: TensorType, condition: TensorType, *values: Type) -> TupleType:

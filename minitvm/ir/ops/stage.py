@@ -42,7 +42,7 @@ class Stage(Op, name="control.stage", fusion=Fusion.OPAQUE, hosted=True, takes_s
 
     @property
     def by_data(self) -> tuple[str, ...]:
-        """Those that the data decide, here or around the body that it stands in."""
+        """The sizes that the data decide, here or around the body that it stands in."""
         return tuple(name for name in self.sizes if name.startswith(MEASURED))
 
     def infer(self, *given: Type) -> Type:
