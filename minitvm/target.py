@@ -225,6 +225,11 @@ class MachineModel:
         """True if a convolution alone may gain more from other layouts than moving so many elements costs."""
         return True
 
+    def pays_to_fill(self, multiply_adds: int, times: float, nbytes: int) -> bool:
+        """True if a convolution gains more from whole vectors of channels than it costs to have so many times its
+        multiply-adds, and to move so many bytes."""
+        return False
+
     def pays_to_round(self, exact: float, rounded: float) -> bool:
         """True if the cycles of a product with factors of fewer bits are worth what it loses; memory always gains."""
         return True

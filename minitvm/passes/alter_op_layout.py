@@ -15,7 +15,8 @@ Which layout an operator asks for is an open table by (target kind, operator).  
 * both of bytes by constant bytes, or of int16: the same over words of four or two of them.
 
 For ``cuda``: ``nn.conv2d``, NCHW, has its channels last (``NHWC`` with weights ``HWIO``), so that a thread's vectors
-are channels; an image of 1 or 3 channels is read as it comes.  ``nn.dense`` with constant weights has them depth first.
+are channels; an image of 1 or 3 channels is read as it comes or, for tensor cores and where that pays, is filled up
+with channels of zeros.  ``nn.dense`` with constant weights has them depth first.
 
 Weights move once, at compile time: FoldConstant runs after this pass.
 """
@@ -29,6 +30,7 @@ from typing import TypeAlias
 from minitvm.errors import PassError, user_code
 from minitvm.ir.decision import Declined, decide, name_of, unheard
 from minitvm.ir.dims import Dim, usual
+from minitvm.ir.dtypes import SHORT
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var, describe_call, span_scope
 from minitvm.ir.layout import Layout
 from minitvm.ir.loop import DOT_OPERANDS, Dot
@@ -430,9 +432,31 @@ def channels_last(site: Site, machine: MachineModel) -> Placement | Declined:
     if (op.data_layout, op.kernel_layout) != ("NCHW", "OIHW"):
         return Declined(f"its layouts are {op.data_layout} and {op.kernel_layout}, not NCHW and OIHW")
     in_vectors = data.extents[1] % machine.lanes(data.dtype) == 0
-    image = Move.of("NCHW", "NHWC") if in_vectors else None
-    made = op.with_attributes(data_layout="NHWC" if image else "NCHW", kernel_layout="HWIO", out_layout="NHWC")
-    return Placement((image, Move.of("OIHW", "HWIO")), Move.of("NCHW", "NHWC"), calling(made))
+    image, missing = Move.of("NCHW", "NHWC") if in_vectors else None, 0 if in_vectors else _missing(site, machine)
+    last = "NHWC" if image or missing else "NCHW"
+    made = op.with_attributes(data_layout=last, kernel_layout="HWIO", out_layout="NHWC")
+    build = partial(_filled_up, made, missing) if missing else calling(made)
+    return Placement((image, Move.of("OIHW", "HWIO")), Move.of("NCHW", "NHWC"), build)
+
+
+def _missing(site: Site, machine: MachineModel) -> int:
+    """The channels that an image lacks to be read in vectors, where filling it up with zeros pays; else 0."""
+    data, lanes = site.type(0), machine.lanes(site.type(0).dtype)
+    assert isinstance(site.op, Conv2d)
+    tensor_cores = data.dtype in SHORT or PassContext.current().option("cuda.allow_tf32")
+    if site.op.groups > 1 or not tensor_cores or not isinstance(data.extents[1], int):
+        return 0
+    channels, elements = data.extents[1], as_tensor(closed(data, 1)).size
+    filled = -(-channels // lanes) * lanes
+    nbytes = elements // channels * (channels + filled) * machine.vector_bytes // lanes
+    pays = machine.pays_to_fill(_multiply_adds(site.call), filled / channels, nbytes)
+    return filled - channels if pays else 0
+
+
+def _filled_up(made: Conv2d, missing: int, args: Sequence[Expr]) -> Expr:
+    """The convolution of an image in NCHW, and of weights in HWIO, both with so many more channels of zeros."""
+    image = Call(LayoutTransform("NCHW", "NHWC"), (Call(Pad(((0, 0), (0, missing), (0, 0), (0, 0))), (args[0],)),))
+    return Call(made, (image, Call(Pad(((0, 0), (0, 0), (0, missing), (0, 0))), (args[1],))))
 
 
 @proposal("cuda", Dense)

@@ -12,6 +12,7 @@ import pytest
 from blocked import AVX2, AVX512, BACK, SSE, WEIGHING, main
 from rewriting import check_rewrite, check_unchanged, random_array, run, stayed
 
+from minitvm.codegen.cuda.machine import gpu_model
 from minitvm.ir.builder import call_op
 from minitvm.ir.decision import Declined, decisions
 from minitvm.ir.evaluate import evaluate
@@ -163,6 +164,37 @@ def test_a_gpu_reads_an_image_of_three_channels_as_it_comes() -> None:
     layout_transform(%c, src_layout="NHWC", dst_layout="NCHW") }
     """
     check_rewrite(AlterOpLayout(SSE, kind="cuda"), image + "{ nn.conv2d(%x, %w) }", image + after)
+
+
+class Filling(MachineModel):
+    """One on which whole vectors of channels always pay."""
+
+    def pays_to_fill(self, multiply_adds: int, times: float, nbytes: int) -> bool:
+        assert (multiply_adds, times, nbytes) == (8 * 4 * 4 * 27, 8 / 3, 6 * 6 * (3 + 8) * 2)
+        return True
+
+
+def test_an_image_for_tensor_cores_is_filled_up_with_channels_of_zeros_where_that_pays() -> None:
+    image = "def @main(%x: Tensor[(1, 3, 6, 6), float16], %w: Tensor[(8, 3, 3, 3), float16]) "
+    after = """{
+    %a = nn.pad(%x, pad_width=[[0, 0], [0, 5], [0, 0], [0, 0]]);
+    %b = layout_transform(%a, src_layout="NCHW", dst_layout="NHWC");
+    %c = layout_transform(%w, src_layout="OIHW", dst_layout="HWIO");
+    %d = nn.pad(%c, pad_width=[[0, 0], [0, 0], [0, 5], [0, 0]]);
+    %e = nn.conv2d(%b, %d, data_layout="NHWC", kernel_layout="HWIO", out_layout="NHWC");
+    layout_transform(%e, src_layout="NHWC", dst_layout="NCHW") }
+    """
+    gpu = AlterOpLayout(Filling(16, 16), kind="cuda")
+    check_rewrite(gpu, image + "{ nn.conv2d(%x, %w) }", image + after)
+    wide = image.replace("float16", "float32") + "{ nn.conv2d(%x, %w) }"
+    assert "nn.pad" not in gpu(parse_module(wide)).astext()
+
+
+def test_filling_up_pays_for_many_images_and_not_for_a_small_one() -> None:
+    gpu = gpu_model("sm_90")
+    work = 112 * 112 * 64 * 7 * 7 * 3
+    assert gpu.pays_to_fill(32 * work, 8 / 3, 32 * 224 * 224 * 11 * 2)
+    assert not gpu.pays_to_fill(work // 8, 8 / 3, 224 * 224 * 11 * 2)
 
 
 def test_a_gpu_has_constant_weights_depth_first() -> None:

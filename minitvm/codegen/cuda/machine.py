@@ -28,6 +28,9 @@ _WORTH_ROUNDING = 0.6
 _ONE_BY_ONE = 0.12
 """Of the multiply-adds of a product, what loads take that are of one element instead of four."""
 
+_SINGLE_USE, _VECTOR_USE = 0.03, 0.3
+"""Of tensor cores, what products of windows reach that come element by element (measured on an H200), or in vectors."""
+
 
 class _Card(NamedTuple):
     sms: int
@@ -115,6 +118,11 @@ class GpuModel(MachineModel):
         """Windows of a plain layout are loaded one element at a time; moving is two launches, and memory's work."""
         saved = multiply_adds / (self.lanes_of_sm * self.sms) * _ONE_BY_ONE
         return saved > 2 * LAUNCH + 2 * elements * _FLOAT / self.bytes_per_cycle
+
+    def pays_to_fill(self, multiply_adds: int, times: float, nbytes: int) -> bool:
+        """Of tensor cores: moving is a launch of its own, and memory's work."""
+        single, whole = (2 * multiply_adds / self.tensor_flops / use for use in (_SINGLE_USE, _VECTOR_USE))
+        return single > whole * times + nbytes / self.memory_bytes + LAUNCH / self.clock
 
     def pays_to_round(self, exact: float, rounded: float) -> bool:
         """Products that are bound by launches, latency or memory gain nothing from tensor cores."""

@@ -226,18 +226,13 @@ class WgmmaTile(MmaTile):
 
 
 def group_tiles(kind: str) -> list[BlockTile]:
-    """Tiles of one to three warpgroups, fed by asynchronous copies in three stages or more."""
-    shapes = [(64, 64, 64, 64), (64, 128, 64, 128), (64, 256, 64, 256), (128, 64, 64, 64), (128, 128, 64, 128)]
-    shapes += [
-        (128, 192, 64, 192),
-        (128, 256, 64, 256),
-        (192, 128, 64, 128),
-        (256, 128, 128, 128),
-        (128, 128, 128, 128),
-    ]
+    """Tiles of one to four warpgroups, fed by asynchronous copies in three stages or more."""
+    low = [(64, n, 64, n) for n in (64, 128, 256)]
+    high = [(128, n, 64, n) for n in (64, 128, 192, 256)] + [(128, 128, 128, 128), (256, 128, 128, 128)]
+    many = [(192, 128, 64, 128), (192, 192, 64, 192), (256, 64, 64, 64)]
     return [
         WgmmaTile(rows, columns, _ROW_BYTES // 2, down, across, kind=kind, copied=stages)
-        for rows, columns, down, across in shapes
+        for rows, columns, down, across in (*low, *high, *many)
         for stages in (3, 4, 5)
     ]
 
