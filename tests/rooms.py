@@ -89,7 +89,7 @@ ROOMS = {
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 28_810, 338_800, 12.0
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 28_830, 339_400, 12.0
 
 
 def python_files() -> list[str]:

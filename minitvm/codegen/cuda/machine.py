@@ -120,7 +120,7 @@ class GpuModel(MachineModel):
         return saved > 2 * LAUNCH + 2 * elements * _FLOAT / self.bytes_per_cycle
 
     def pays_to_fill(self, multiply_adds: int, times: float, nbytes: int) -> bool:
-        """As on tensor cores, where moving is a launch of its own, and memory's work."""
+        """True if tensor cores gain more than moving costs, which is a launch of its own, and memory's work."""
         single, whole = (2 * multiply_adds / self.tensor_flops / use for use in (_SINGLE_USE, _VECTOR_USE))
         return single > whole * times + nbytes / self.memory_bytes + LAUNCH / self.clock
 
