@@ -22,7 +22,7 @@ KINDS = {
     "texts with a version line": ["tvm/test_texts_of_relay.py", "tvm/test_text_as_relays.py"],
     "FakeQuantizationToInteger": ["tvm/test_fake_quantization_of_relay.py"],
     "variables, types, constants, functions, modules, executors": ["tvm/test_forms_of_nodes.py"],
-    "operators: forms and numbers": ["tvm/test_operators_of_relay.py"],
+    "operators: forms and numbers": ["tvm/test_operators_of_relay.py", "tvm/test_rare_operators_of_relay.py"],
     "calls of the tutorials, names": ["tvm/test_tutorial_calls.py", "tvm/test_relay_names.py", "tvm/test_alias.py"],
 }
 

@@ -43,7 +43,7 @@ ROOMS = {
         " frontend/onnx/overrides.py",
     ),
     "tvm": room(
-        3_040, "tvm relay contrib context.pyi error.pyi instrument.pyi module.pyi nd.pyi parser.pyi transform.pyi"
+        3_363, "tvm relay contrib context.pyi error.pyi instrument.pyi module.pyi nd.pyi parser.pyi transform.pyi"
     ),
     "torch": room(427, "torch"),
     "primer": room(1_000, "primer.py"),

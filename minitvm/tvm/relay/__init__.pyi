@@ -60,8 +60,10 @@ from minitvm.tvm import parser as parser
 from minitvm.tvm.relay import analysis as _ir_pass
 ir_pass = _ir_pass
 from minitvm.tvm.relay import composed as composed
+from minitvm.tvm.relay import composed_more as composed_more
 from minitvm.tvm.relay import composed_nn as composed_nn
 from minitvm.tvm.relay import composed_qnn as composed_qnn
+from minitvm.tvm.relay import composed_sparse as composed_sparse
 from minitvm.tvm.relay import dataflow_pattern as dataflow_pattern
 from minitvm.tvm.relay import fake_quantization as fake_quantization
 from minitvm.tvm.relay import fake_quantization_pass as fake_quantization_pass

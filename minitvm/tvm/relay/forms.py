@@ -120,7 +120,7 @@ class SourceName(str):
 
 
 def Span(source_name: str, line: int = 0, end_line: int = 0, column: int = 0, end_column: int = 0) -> types.Span:
-    """Where a node comes from, which is a name here."""
+    """The origin of a node, which is a name here."""
     return (str(source_name),)
 
 
