@@ -12,17 +12,19 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from minitvm import config
 from minitvm.errors import MiniTVMError
 from minitvm.ir.arrays import ALIGNMENT
 from minitvm.ir.types import Leaf
 from minitvm.runtime.bind import Binder, Sizes
-from minitvm.runtime.devices import Device
 from minitvm.runtime.direct import AS_EVER, DirectCall, How
 from minitvm.runtime.graph import Artifact, HostCall, Segment, steps_of
 from minitvm.runtime.instance import Instance
+
+if TYPE_CHECKING:
+    from minitvm.runtime.library import Library
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """Of inputs, by name."""
@@ -38,22 +40,6 @@ def rounded_up(size: int) -> int:
     """The size that memory is planned for: the next of four steps between two powers of two."""
     step = 1 << max(0, size.bit_length() - 3)
     return -(-size // step) * step
-
-
-class Planned(Protocol):
-    """What is asked of a :class:`Library`, one for all shapes or for numbers."""
-
-    artifact: Artifact
-    host_calls: list[HostCall]
-
-    @property
-    def threads(self) -> int: ...
-
-    def __getitem__(self, name: str) -> Callable[..., Any]: ...
-
-    def device(self) -> Device: ...
-
-    def like(self, artifact: Artifact) -> Any: ...
 
 
 class Bound:
@@ -73,7 +59,7 @@ class Bound:
         return self._plans.library.host_calls
 
     @property
-    def opened(self) -> Any:
+    def opened(self) -> Library:
         """The library for all sizes."""
         return self._plans.library
 
@@ -82,20 +68,18 @@ class Bound:
         return self._plans.for_values(values)
 
     @cached_property
-    def library(self) -> Any:
+    def library(self) -> Library:
         """One with a plan for exactly these sizes."""
         return self._plans.exactly(self.sizes)
 
     @property
     def artifact(self) -> Artifact:
-        found: Artifact = self.library.artifact
-        return found
+        return self.library.artifact
 
     def call(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
         """All results of a run of arrays that are right."""
         room = self._plans.of(self.sizes)
-        results: list[Any] = self.library.call(feeds, how) if room is None else room.call(self.sizes, feeds, how)
-        return results
+        return self.library.call(feeds, how) if room is None else room.call(self.sizes, feeds, how)
 
 
 class OpenCall(DirectCall):
@@ -157,10 +141,10 @@ class Arenas:
 class SizePlan:
     """A memory plan for some sizes."""
 
-    library: Planned
+    library: Library
     sizes: Sizes
     _arenas: Arenas
-    _make: Callable[[Planned], OpenCall]
+    _make: Callable[[Library], OpenCall]
     _idle: list[OpenCall] = field(default_factory=list)
 
     def call(self, sizes: Sizes, feeds: Mapping[str, Any], how: How) -> list[Any]:
@@ -178,19 +162,20 @@ class SizePlan:
 class SizePlans:
     """The memory and plans of a library for all shapes."""
 
-    def __init__(self, library: Planned, binder: Binder, grows: bool = False) -> None:
+    def __init__(self, library: Library, binder: Binder, grows: bool = False) -> None:
         self.grows = grows
         """Whether memory is planned for the most there was of each size: what data decide differs from run to run."""
         self.library, self._binder, self.open_types = library, binder, binder.open_types
         self._lock, self._arenas = threading.Lock(), Arenas()
         self._kept: OrderedDict[tuple[int, ...], SizePlan | None] = OrderedDict()
+        self._last: Mapping[str, int] = {}
         self._met: OrderedDict[tuple[int, ...], Bound] = OrderedDict()
 
     def at(self, shapes: Shapes) -> Bound:
         """The library bound to inputs of these shapes; :class:`DoesNotFit` where its types do not hold for them."""
         return Bound(self, self._binder.sizes(shapes))
 
-    def exactly(self, sizes: Sizes) -> Any:
+    def exactly(self, sizes: Sizes) -> Library:
         """A library with a plan for these sizes alone."""
         return self.library.like(self._binder.artifact(sizes))
 
@@ -212,12 +197,19 @@ class SizePlans:
             return None
         key = tuple(map(rounded_up, sizes.values.values()))
         with self._lock:
-            key = self._larger(key, sizes) if self.grows else key
+            key = self._larger(key, sizes) if self.grows else key if key in self._kept else self._ahead(sizes.values)
+            self._last = sizes.values
             room = self._kept.pop(key) if key in self._kept else self._made(dict(zip(sizes.values, key, strict=True)))
             self._kept[key] = room
             if len(self._kept) > MOST_PLANS:
                 self._kept.popitem(last=False)
         return room if room is not None and room.sizes.hold(sizes) else None
+
+    def _ahead(self, values: Mapping[str, int]) -> tuple[int, ...]:
+        """Rounded up as they are, but for sizes that grow little by little: of a cache's length and that with a new row
+        one comes to its step's end first, and one plan is to serve both."""
+        grown = [(size, size - self._last.get(name, 0)) for name, size in values.items()]
+        return tuple([rounded_up(size + (size // 16 if 0 < more <= size // 16 else 0)) for size, more in grown])
 
     def _larger(self, key: tuple[int, ...], sizes: Sizes) -> tuple[int, ...]:
         """What the last room was planned for, where that is enough; else as much as it takes for both."""
@@ -233,7 +225,7 @@ class SizePlans:
         except (MiniTVMError, ValueError):  # sizes that nobody asked for may be none, or too large
             return None
 
-    def _call(self, planned: Planned) -> OpenCall:
+    def _call(self, planned: Library) -> OpenCall:
         return OpenCall(planned["default"](None, planned.threads), self.library.artifact, self.open_types)
 
     @cached_property

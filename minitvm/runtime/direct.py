@@ -90,8 +90,7 @@ class DirectCall:
             if direct and name not in instance.params and self._is_bound(entry)
         }
         self._passed_on = {instance.input_entry[name]: name for name in self._inputs}
-        self._fed = [self._passed_on.get(owner) for owner in self._owners]
-        """By position, the input that a result is, as it was given."""
+        """By owner, the input that a result may be, as it was given."""
         firsts = {owner: position for position, owner in reversed(list(enumerate(self._owners)))}
         self._made_as = {
             owner: (position, np.dtype(self._types[position].dtype))
@@ -195,12 +194,11 @@ class DirectCall:
 
     def _given_out(self, position: int, made: Mapping[int, np.ndarray], feeds: Mapping[str, np.ndarray]) -> Any:
         """A result that is not the memory that it was made in: an earlier one has that, or it is an input."""
-        owner, fed = self._owners[position], self._fed[position]
-        if fed is not None and fed in feeds:
-            return native(feeds[fed]).reshape(self._types[position].static_shape)
-        if owner not in made:
+        owner = self._owners[position]
+        given = made.get(owner, feeds.get(self._passed_on.get(owner, "")))
+        if given is None:
             return self.instance.result(self.instance.graph.heads[position])
-        return np.array(made[owner].reshape(self._types[position].static_shape))
+        return native(given).reshape(self._types[position].static_shape)
 
 
 def require_fit(array: np.ndarray, type_: Leaf, name: str) -> None:
