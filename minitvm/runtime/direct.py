@@ -14,7 +14,7 @@ import numpy as np
 
 from minitvm.errors import InputError
 from minitvm.ir.arrays import ALIGNMENT, address_of, aligned_empty
-from minitvm.ir.types import Leaf, fits, type_of
+from minitvm.ir.types import Leaf, fits, numpy_dtype, type_of
 from minitvm.runtime.graph import steps_of
 from minitvm.runtime.places import Place, readers
 
@@ -93,14 +93,14 @@ class DirectCall:
         """By owner, the input that a result may be, as it was given."""
         firsts = {owner: position for position, owner in reversed(list(enumerate(self._owners)))}
         self._made_as = {
-            owner: (position, np.dtype(self._types[position].dtype))
+            owner: position
             for owner, position in firsts.items()
             if direct and self._is_bound(owner) and instance.plan.offsets[owner] >= 0
         }
         """By owner, the first position that has its memory."""
-        self._as_made = [o if self._made_as.get(o, (None,))[0] == p else None for p, o in enumerate(self._owners)]
+        self._as_made = [o if self._made_as.get(o) == p else None for p, o in enumerate(self._owners)]
         """By position, the owner whose memory is handed out."""
-        self._results = {owner: Recycled(self._types[at].nbytes) for owner, (at, _) in self._made_as.items()}
+        self._results = {owner: Recycled(self._types[at].nbytes) for owner, at in self._made_as.items()}
         self._changed = {} if instance.writes_all else dict(self._changed_in_place())
         """By input, the position of the result that may have its memory."""
         self._slots = (ctypes.c_void_p * instance.graph.entries).from_address(instance.slots)
@@ -117,7 +117,7 @@ class DirectCall:
                 name, result = self._passed_on.get(read[place]), owner[graph.entry_id((i, 0))]
                 alone = last[read[place]] == i and read.count(read[place]) == 1 and read[place] not in self._owners
                 if name is not None and alone and result in self._made_as:
-                    yield name, self._made_as[result][0]
+                    yield name, self._made_as[result]
 
     def _is_bound(self, entry: int) -> bool:
         """True if kernels find an input or result at an address that each run says."""
@@ -183,8 +183,8 @@ class DirectCall:
         made = dict(placed)
         for owner, results in self._results.items():
             if owner not in made:
-                position, kind = self._made_as[owner]
-                made[owner] = array = results.array(self._types[position].shape, kind)  # type: ignore[arg-type]  # static
+                type_ = self._types[self._made_as[owner]]
+                made[owner] = array = results.array(type_.shape, numpy_dtype(type_.dtype))  # type: ignore[arg-type]
                 self._point(self._readers[owner], address_of(array))
         return made
 
@@ -248,7 +248,7 @@ def meeting(spans: Mapping[Key, Span]) -> set[Key]:
     """The keys of those that have bytes in common with another."""
     found: set[Key] = set()
     end, holder = 0, list[Key]()
-    for (first, last), key in sorted([(span, key) for key, span in spans.items()], key=operator.itemgetter(0)):
+    for key, (first, last) in sorted(spans.items(), key=operator.itemgetter(1)):
         if first < min(last, end):
             found.update((key, *holder))
         if first < last > end:
