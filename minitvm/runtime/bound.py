@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from minitvm import config
 from minitvm.errors import MiniTVMError
@@ -23,11 +23,10 @@ from minitvm.runtime.direct import AS_EVER, DirectCall, How
 from minitvm.runtime.graph import Artifact, HostCall, Segment, steps_of
 from minitvm.runtime.instance import Instance
 
-if TYPE_CHECKING:
-    from minitvm.runtime.library import Library
-
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """Of inputs, by name."""
+Planned: TypeAlias = Any
+"""A :class:`Library`, for all shapes or for numbers, that has these plans."""
 
 MOST_MET = 64
 """Values of symbols whose types are kept."""
@@ -56,10 +55,11 @@ class Bound:
 
     @property
     def host_calls(self) -> list[HostCall]:
-        return self._plans.library.host_calls
+        found: list[HostCall] = self.opened.host_calls
+        return found
 
     @property
-    def opened(self) -> Library:
+    def opened(self) -> Planned:
         """The library for all sizes."""
         return self._plans.library
 
@@ -68,18 +68,20 @@ class Bound:
         return self._plans.for_values(values)
 
     @cached_property
-    def library(self) -> Library:
+    def library(self) -> Planned:
         """One with a plan for exactly these sizes."""
         return self._plans.exactly(self.sizes)
 
     @property
     def artifact(self) -> Artifact:
-        return self.library.artifact
+        found: Artifact = self.library.artifact
+        return found
 
     def call(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
         """All results of a run of arrays that are right."""
         room = self._plans.of(self.sizes)
-        return self.library.call(feeds, how) if room is None else room.call(self.sizes, feeds, how)
+        found: list[Any] = self.library.call(feeds, how) if room is None else room.call(self.sizes, feeds, how)
+        return found
 
 
 class OpenCall(DirectCall):
@@ -141,10 +143,10 @@ class Arenas:
 class SizePlan:
     """A memory plan for some sizes."""
 
-    library: Library
+    library: Planned
     sizes: Sizes
     _arenas: Arenas
-    _make: Callable[[Library], OpenCall]
+    _make: Callable[[Planned], OpenCall]
     _idle: list[OpenCall] = field(default_factory=list)
 
     def call(self, sizes: Sizes, feeds: Mapping[str, Any], how: How) -> list[Any]:
@@ -162,7 +164,7 @@ class SizePlan:
 class SizePlans:
     """The memory and plans of a library for all shapes."""
 
-    def __init__(self, library: Library, binder: Binder, grows: bool = False) -> None:
+    def __init__(self, library: Planned, binder: Binder, grows: bool = False) -> None:
         self.grows = grows
         """Whether memory is planned for the most there was of each size: what data decide differs from run to run."""
         self.library, self._binder, self.open_types = library, binder, binder.open_types
@@ -175,7 +177,7 @@ class SizePlans:
         """The library bound to inputs of these shapes; :class:`DoesNotFit` where its types do not hold for them."""
         return Bound(self, self._binder.sizes(shapes))
 
-    def exactly(self, sizes: Sizes) -> Library:
+    def exactly(self, sizes: Sizes) -> Planned:
         """A library with a plan for these sizes alone."""
         return self.library.like(self._binder.artifact(sizes))
 
@@ -225,7 +227,7 @@ class SizePlans:
         except (MiniTVMError, ValueError):  # sizes that nobody asked for may be none, or too large
             return None
 
-    def _call(self, planned: Library) -> OpenCall:
+    def _call(self, planned: Planned) -> OpenCall:
         return OpenCall(planned["default"](None, planned.threads), self.library.artifact, self.open_types)
 
     @cached_property
