@@ -110,7 +110,7 @@ class Buffers:
         self._outputs, self._first, self._is_grown, self._new = outputs, first, grown, new_value
         self._axes = {name: array.shape.index(0, 1) for name, array in empty.items()}
         self._arrays, self._values = dict(empty), dict[str, Any]()
-        self._room, self._used = 0, 0
+        self._room, self._used, self._past = 0, 0, dict[str, Any]()
         self._binding = session.io_binding()
         self._binding.bind_output(first)
         if room:
@@ -119,15 +119,19 @@ class Buffers:
     def run(self, session: Any, wanted: Sequence[str], feeds: dict[str, Any], total: int) -> np.ndarray:
         if total > self._room:
             self._grow(max(total + _SPARE, 2 * self._room))
-        if self._is_grown:
-            for name, value in self._values.items():
-                self._bind(name, *(value.first(count, self._axes[name]) for count in (self._used, total)))
+        places = self._first_places(total) if self._is_grown else {}
+        past = self._past or (self._first_places(self._used) if places else {})
+        for name, present in places.items():
+            self._bind(name, past[name], present)
         for name, array in feeds.items():
             self._binding.bind_cpu_input(name, array)
         self._binding.bind_output(self._first)  # ONNX Runtime keeps the memory of the last run
         session.run_with_iobinding(self._binding)
-        self._used = total
+        self._used, self._past = total, places
         return np.asarray(self._binding.get_outputs()[0].numpy())
+
+    def _first_places(self, count: int) -> dict[str, Any]:
+        return {name: value.first(count, self._axes[name]) for name, value in self._values.items()}
 
     def _bind(self, name: str, past: Any, present: Any) -> None:
         self._binding.bind_ortvalue_input(name, past)
@@ -142,7 +146,7 @@ class Buffers:
             self._arrays[name] = value.numpy()
             np.moveaxis(self._arrays[name], axis, 0)[: self._room] = np.moveaxis(old, axis, 0)
             self._bind(name, value, value)
-        self._room = room
+        self._room, self._past = room, {}
 
 
 class Decoder:

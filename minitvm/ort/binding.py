@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -47,8 +47,9 @@ class IOBinding:
     """
 
     def __init__(self, session: _Session) -> None:
-        self._inputs = [value.name for value in (*session.get_inputs(), *session.get_overridable_initializers())]
-        self._outputs = [value.name for value in session.get_outputs()]
+        inputs = (*session.get_inputs(), *session.get_overridable_initializers())
+        self._inputs = dict.fromkeys(value.name for value in inputs)
+        self._outputs = dict.fromkeys(value.name for value in session.get_outputs())
         self._feeds: dict[str, Any] = {}
         self._bound: dict[str, _Out] = {}
         self._results: list[OrtValue] = []
@@ -131,9 +132,8 @@ class IOBinding:
     def _wanted(self) -> list[str]:
         """The outputs that are bound."""
         if not self._bound:
-            raise BindingError(
-                "no output is bound", hint=f"binding.bind_output({self._outputs[0]!r}), before the session runs"
-            )
+            first = next(iter(self._outputs))
+            raise BindingError("no output is bound", hint=f"binding.bind_output({first!r}), before the session runs")
         return list(self._bound)
 
     def _into(self) -> Mapping[str, np.ndarray]:
@@ -160,6 +160,6 @@ def _ortvalue(given: Any) -> OrtValue:
     raise BindingError(f"a {type(given).__name__} is bound, not an OrtValue", hint="OrtValue.ortvalue_from_numpy(x)")
 
 
-def _unknown(name: str, known: list[str], what: str) -> BindingError:
-    found = unknown_name(name, known, what)
+def _unknown(name: str, known: Collection[str], what: str) -> BindingError:
+    found = unknown_name(name, [*known], what)
     return BindingError(found.message, hint=found.hint or listing(known))

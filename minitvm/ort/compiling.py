@@ -214,7 +214,7 @@ class Compiling:
         shape may raise what compiling raises.
         """
         if self._growing is not None and how.into:
-            results = self._growing.run(self._checked(feeds), how)
+            results = self._growing.run(feeds, how, self._checked)
             if results is not None:
                 return results
         ready = self._ready(feeds)

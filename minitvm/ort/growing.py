@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeAlias
@@ -12,13 +13,17 @@ from minitvm.frontend import ModelDescription
 from minitvm.ir.arrays import address_of
 from minitvm.ir.decision import Decision
 from minitvm.ir.dims import PLACES, ROOM
+from minitvm.ort.plain import Plain
 from minitvm.ort.shelf import Shelf
 from minitvm.ort.symbolic import Measured, Shapes, SymbolicLibraries
 from minitvm.runtime.bind import DoesNotFit
+from minitvm.runtime.bound import Bound
 from minitvm.runtime.direct import How
 from minitvm.runtime.library import Library
 
 Make: TypeAlias = "Callable[[Shapes, Measured], Library | Decision]"
+Checked: TypeAlias = "Callable[[Mapping[str, Any]], Mapping[str, Any]]"
+"""Inputs as they have to be, or an error."""
 
 
 class Growing:
@@ -27,6 +32,8 @@ class Growing:
 
     def __init__(self, grown: Mapping[str, tuple[int, int]], make: Make) -> None:
         self._grown, self._make = grown, make
+        self._last: tuple[Plain, Bound] | None = None
+        """What ran last, and what its inputs are like."""
         self._libraries = SymbolicLibraries(self._made)
 
     @staticmethod
@@ -52,22 +59,42 @@ class Growing:
             given[name] = (*given[name][:axis], shapes[name + PLACES][0], *given[name][axis + 1 :])
         return self._make(given, {**measured, ROOM: room})
 
-    def run(self, feeds: Mapping[str, Any], how: How) -> list[Any] | None:
-        """All results, where caches are first places of memory that is bound as input and as output; else ``None``."""
+    def run(self, feeds: Mapping[str, Any], how: How, checked: Checked) -> list[Any] | None:
+        """All results, where caches are first places of memory that is bound as input and as output; else ``None``.
+        What is ``checked`` of inputs is not looked at where all of them are plain arrays."""
         memory, places = dict[str, np.ndarray](), dict[str, np.ndarray]()
         for name, (position, axis) in self._grown.items():
-            found = memory_of(feeds[name], how.into.get(position), axis)
+            found = memory_of(feeds.get(name), how.into.get(position), axis)
             if found is None:
                 return None
             memory[name], places[name + PLACES] = found, np.empty((feeds[name].shape[axis], 0), "bool")
         if len({memory[name].shape[axis] for name, (_, axis) in self._grown.items()}) != 1:
             return None
-        return self._ran({**feeds, **memory, **places}, memory, how)
-
-    def _ran(self, feeds: Mapping[str, Any], memory: Mapping[str, np.ndarray], how: How) -> list[Any] | None:
-        library = self._libraries.bound({name: array.shape for name, array in feeds.items()})
+        given = {**feeds, **memory, **places}
+        library: Bound | Library | None = self._ready(given)
         if library is None:
+            given = {**checked(feeds), **memory, **places}
+            library = self._bound({name: array.shape for name, array in given.items()})
+        return None if library is None else self._ran(library, given, memory, how)
+
+    def _ready(self, given: Mapping[str, Any]) -> Bound | None:
+        """What ran last, for plain arrays of other lengths."""
+        plain, last = self._last or (None, None)
+        values = None if plain is None else plain.values(given)
+        try:
+            return None if values is None or last is None else last.at(values)
+        except DoesNotFit:
             return None
+
+    def _bound(self, shapes: Shapes) -> Bound | Library | None:
+        found = self._libraries.bound(shapes)
+        if isinstance(found, Bound):
+            self._last = Plain(found.opened.artifact.inputs), found
+        return found
+
+    def _ran(
+        self, library: Bound | Library, feeds: Mapping[str, Any], memory: Mapping[str, np.ndarray], how: How
+    ) -> list[Any] | None:
         positions = {position: name for name, (position, _) in self._grown.items()}
         try:
             results = library.call(
@@ -88,18 +115,20 @@ def memory_of(past: Any, present: Any, axis: int) -> np.ndarray | None:
         return None
     step = present.strides[axis]
     room = present.strides[axis - 1] // step if step > 0 else 0
-    shape = (*present.shape[:axis], room, *present.shape[axis + 1 :])
-    if room < present.shape[axis] or not present.flags.writeable or not _is_within(present, shape):
+    if room < present.shape[axis] or not present.flags.writeable:
         return None
-    found = np.lib.stride_tricks.as_strided(present, shape, present.strides)
-    return found if found.flags.c_contiguous else None
+    return _over((*present.shape[:axis], room, *present.shape[axis + 1 :]), present)
 
 
-def _is_within(array: np.ndarray, shape: tuple[int, ...]) -> bool:
-    """True if an array of that shape at its place is in the memory that it is a view of."""
+def _over(shape: tuple[int, ...], array: np.ndarray) -> np.ndarray | None:
+    """An array of that shape, at the place and of the strides of another one; ``None`` where its elements are not one
+    after the other, or not in the memory that the other is a view of."""
     owner = array
     while isinstance(owner.base, np.ndarray):
         owner = owner.base
-    nbytes = int(np.prod(shape)) * array.itemsize
-    first, begin = address_of(array), address_of(owner)
-    return bool(owner.flags.c_contiguous and begin <= first and first + nbytes <= begin + owner.nbytes)
+    start = address_of(array) - address_of(owner)
+    if not owner.flags.c_contiguous or start < 0 or start + math.prod(shape) * array.itemsize > owner.nbytes:
+        return None
+    found: np.ndarray = np.ndarray(shape, array.dtype, owner.reshape(-1).view(np.uint8), start)
+    alike = zip(shape, found.strides, array.strides, strict=True)
+    return found if all(one == other for extent, one, other in alike if extent != 1) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -98,7 +99,7 @@ class OrtValue:
         """``data`` is an array of the host, a value of a device's memory, or what Python holds; made by the functions
         below."""
         self._data, self._device = data, where
-        self._dtype = element_type or (str(data.dtype.name) if hasattr(data, "dtype") else "")
+        self._dtype = element_type or (_name_of(data.dtype) if hasattr(data, "dtype") else "")
 
     # --- making one ---
 
@@ -294,7 +295,12 @@ class _Capsule:
 
 
 def _dtype_name(array: Any) -> str:
-    return STRING if array.dtype.kind in "OUS" else str(array.dtype.name)
+    return STRING if array.dtype.kind in "OUS" else _name_of(array.dtype)
+
+
+@functools.cache
+def _name_of(dtype: Any) -> str:  # numpy makes the name up at every call
+    return str(dtype.name)
 
 
 def _type_text(value: Any) -> str:

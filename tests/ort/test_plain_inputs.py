@@ -11,6 +11,7 @@ from onnx import ModelProto, parser
 
 import minitvm
 from minitvm.errors import MiniTVMError
+from minitvm.ort.binding import IOBinding
 from tests.steps import steps
 
 CACHES = 24
@@ -53,6 +54,37 @@ def test_a_run_at_a_new_length_takes_a_few_lines_for_each_array(monkeypatch: pyt
 
     few, many = lines(CACHES), lines(2 * CACHES)
     assert (many - few) / CACHES < 60
+
+
+def bound_step(session: minitvm.InferenceSession, new: Any, past: int, caches: int, room: int = 64) -> IOBinding:
+    """A step whose caches are first places of memory, changed where they lie."""
+    binding = session.io_binding()
+    binding.bind_cpu_input("x", new)
+    for k in range(caches):
+        memory = minitvm.OrtValue.ortvalue_from_shape_and_type((1, 3, room, 4), np.float32)
+        binding.bind_ortvalue_input(f"past{k}", memory.first(past, 2))
+        binding.bind_ortvalue_output(f"present{k}", memory.first(past + 1, 2))
+    return binding
+
+
+def test_so_does_one_whose_caches_are_changed_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    """208 for a cache and its memory; 274 where each array is looked at by itself."""
+    monkeypatch.setenv("MINITVM_POISON", "0")
+
+    def lines(caches: int) -> int:
+        session, new = minitvm.InferenceSession(model(caches), num_threads=1), np.ones((1, 3, 1, 4), "f")
+        for past in (33, 34, 35):
+            session.run_with_iobinding(bound_step(session, new, past, caches))
+        binding = bound_step(session, new, 36, caches)
+        found = steps(lambda: session.run_with_iobinding(binding))
+        assert len(session.grown) == caches and len(session.libraries) == 1
+        np.testing.assert_array_equal(binding.get_outputs()[0].numpy()[:, :, -1], 2)
+        wrong = bound_step(session, new.astype("f8"), 36, caches)
+        with pytest.raises(MiniTVMError, match="'x' is float64, the model expects float32"):
+            session.run_with_iobinding(wrong)
+        return found
+
+    assert (lines(12) - lines(6)) / 6 < 230
 
 
 def big_endian(x: np.ndarray) -> np.ndarray:
