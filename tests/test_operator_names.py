@@ -13,10 +13,10 @@ import minitvm.ir.ops
 from minitvm.ir.op import OPS
 
 PACKAGE = Path(minitvm.__file__).parent
-ABOUT_NAMES = ("ir/ops/", "frontend/", "testing/", "tvm/", "lab/course/", "primer.py", "passes/gradient/")
+ABOUT_NAMES = ("ir/ops/", "frontend/", "testing/", "tvm/", "lab/course/", "primer.py", "passes/gradient/", "viewer/")
 """The classes themselves, the importer, networks and random cases for tests, TVM's names, what students write about,
-the compiler in one file, whose operators are its own; and gradients, a rule for each operator by its name, as users
-register theirs."""
+the compiler in one file, whose operators are its own; gradients, a rule for each operator by its name, as users
+register theirs; and the viewer, which says in words what became of them."""
 LOOPS = ("ir/loop/", "ir/op.py", "ir/dims.py", "codegen/", "runtime/", "cli/")
 """Where ``"exp"`` is a function of the loop IR, ``"max"`` of dimensions, ``"mean"`` of times: only names like
 ``"nn.conv2d"`` count."""

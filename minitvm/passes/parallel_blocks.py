@@ -67,8 +67,9 @@ def _key(call: Call, op: DenseBlocks) -> Hashable:
 
 
 def _is_constant(operand: Expr) -> bool:
-    panels = isinstance(operand, Call) and isinstance(operand.op, BlockPanels)
-    return isinstance(operand, Constant) or (panels and isinstance(operand.args[0], Constant))  # type: ignore[attr-defined]
+    if isinstance(operand, Call) and isinstance(operand.op, BlockPanels):
+        operand = operand.args[0]
+    return isinstance(operand, Constant)
 
 
 def _op(product: Call) -> DenseBlocks:

@@ -184,7 +184,7 @@ class DirectCall:
         for owner, results in self._results.items():
             if owner not in made:
                 type_ = self._types[self._made_as[owner]]
-                made[owner] = array = results.array(type_.shape, numpy_dtype(type_.dtype))  # type: ignore[arg-type]
+                made[owner] = array = results.array(type_.static_shape, numpy_dtype(type_.dtype))
                 self._point(self._readers[owner], address_of(array))
         return made
 

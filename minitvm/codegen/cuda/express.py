@@ -285,7 +285,7 @@ class Writer:
     def _intrinsic(self, name: str, args: Sequence[LoopExpr]) -> Piece:
         dtype, first = args[0].dtype, args[0]
         if name == "same_memory":
-            pointers = (f"(const void*)&{self.element(a.buffer, *a.index)}" for a in args if isinstance(a, Load))
+            pointers = (f"(const void*)&{self.element(a.buffer, a.index[0])}" for a in args if isinstance(a, Load))
             return " == ".join(pointers), 0
         if name == "unlikely":
             return self.piece(first)

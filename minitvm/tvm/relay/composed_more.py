@@ -13,6 +13,7 @@ import numpy as np
 
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.expr import Call, Expr, Tuple, Var
+from minitvm.ir.op import Op
 from minitvm.tvm.relay.composed import COMPOSED, composed, like, made, many, rank_of, refuse, shaped
 from minitvm.tvm.relay.forms import const
 from minitvm.tvm.relay.operators import function, plain, tensor
@@ -160,7 +161,8 @@ def stft(data: Any, n_fft: Any, hop_length: Any, win_length: Any, window: Any, n
 
 
 def _gradient(call: Call, adjoint: Any, argument: int) -> Expr:
-    rule: Any = importlib.import_module("minitvm.passes.gradient.rules").rule_of(call.op.name)  # type: ignore[union-attr]
+    assert isinstance(call.op, Op)
+    rule: Any = importlib.import_module("minitvm.passes.gradient.rules").rule_of(call.op.name)
     found: Expr = rule(call, tensor(adjoint))[argument]
     return found
 

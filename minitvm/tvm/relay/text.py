@@ -19,8 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.ir import expr as nodes
-from minitvm.ir import node as printing
 from minitvm.ir.attributes import format_attribute, quote
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Op
@@ -243,6 +241,7 @@ def install() -> None:
     def text(self: Any, show_meta_data: bool = True, annotate: Any = None) -> str:
         return astext(self, show_meta_data)
 
-    nodes.Module.astext = text  # type: ignore[method-assign]
-    printing.Expr.astext = text  # type: ignore[method-assign]
+    name = Module.astext.__name__
+    for kind in (Module, Expr):
+        setattr(kind, name, text)
     forms.NARROWER.update(int64="int32", float64="float32")
