@@ -241,7 +241,6 @@ def install() -> None:
     def text(self: Any, show_meta_data: bool = True, annotate: Any = None) -> str:
         return astext(self, show_meta_data)
 
-    name = Module.astext.__name__
-    for kind in (Module, Expr):
+    for kind, name in ((Module, "astext"), (Expr, "astext")):
         setattr(kind, name, text)
     forms.NARROWER.update(int64="int32", float64="float32")
