@@ -10,7 +10,12 @@ import minitvm
 from benchmarks.cuda_sim import PRECISIONS
 from benchmarks.cuda_static import Access, accesses
 from benchmarks.onnx_models import WORKLOADS
+from minitvm.codegen.cuda.bind import bind_plain
+from minitvm.codegen.cuda.machine import gpu_model
 from minitvm.codegen.cuda.templates.tile import TILES
+from minitvm.codegen.lower import lower
+from minitvm.codegen.simplify import simplify
+from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.loop import Buffer, Kernel, Load, LoopExpr, LoopKind, Stmt, Store, const, loop
 from minitvm.passes import PassContext
 from simulated_gpu.device import simulated_target
@@ -89,6 +94,27 @@ def test_main_loops_of_networks(model: str, precision: str, arch: str) -> None:
     assert len(shared) > 10
     assert not [a for a in shared if a.has_conflicts]
     assert not [a for a in found if not a.is_shared and a.width > _SINGLE and a.waves > 2 * a.least]
+
+
+NARROW = [
+    ((224, 32, 9, 3), "float32", "none"),
+    ((224, 32, 32, 3), "float16", "none"),
+    ((55, 128, 16, 1), "float32", "cuda.split_tf32"),
+]
+
+
+@pytest.mark.parametrize(("sizes", "dtype", "option"), NARROW)
+def test_convolutions_of_few_filters(sizes: tuple[int, int, int, int], dtype: str, option: str) -> None:
+    """Lines of the left-hand factor that a thread reads along the depth; lines of the right-hand one that are half of
+    the banks long, by copies."""
+    size, channels, filters, taps = sizes
+    x = var("x", shape=(1, size, size, channels), dtype=dtype)
+    w = var("w", shape=(taps, taps, channels, filters), dtype=dtype)
+    call = call_op("nn.conv2d", x, w, padding=(taps // 2,) * 4, data_layout="NHWC", kernel_layout="HWIO")
+    with PassContext(config={} if option == "none" else {option: True}):
+        kernel = simplify(lower(function(call, [x, w]), "kernel", gpu_model("sm_90"), "cuda"))
+    found = [a for part in bind_plain(kernel) for a in accesses(part) if a.in_loop and a.is_shared]
+    assert found and not [a for a in found if a.has_conflicts]
 
 
 def test_pairs_of_lanes_agree_in_every_tile() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 
 from minitvm.codegen.cuda.machine import WARP
@@ -83,12 +83,14 @@ class Lines:
 
     count: int
     threads: int
+    scattered: bool = field(default=False, kw_only=True)
+    """Whether neighbours are other threads': lines are rows in shared memory, and those are in other banks."""
 
     @property
     def vector(self) -> int:
         """The lines of a vector, as many as divide the count: 3 lines are 3 vectors of one, none left out and none too
         many."""
-        return power_of_two(self.count)
+        return 1 if self.scattered else power_of_two(self.count)
 
     def at(self, number: LoopExpr, thread: LoopExpr) -> LoopExpr:
         """The tile's line that is a thread's ``number``-th."""
@@ -134,7 +136,7 @@ class Blocks:
 
     @cached_property
     def rows(self) -> Lines:
-        return Lines(self.tile.thread_rows, self.tile.down)
+        return Lines(self.tile.thread_rows, self.tile.down, scattered=self.left.depth_inside)
 
     @cached_property
     def columns(self) -> Lines:

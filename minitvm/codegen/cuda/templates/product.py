@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from minitvm.codegen.cuda.machine import WARP
-from minitvm.codegen.cuda.templates.tile import VECTOR, WIDEST, Extent, power_of_two
+from minitvm.codegen.cuda.templates.tile import SHARED_BYTES, VECTOR, WIDEST, Extent, power_of_two
 from minitvm.codegen.loops import or_zero, unflatten
 from minitvm.ir.loop import Buffer, Const, CopyAsync, Load, LoopExpr, LoopKind, Select, Stmt, const, loop, minimum
 from minitvm.ir.loop.builder import LoopBuilder
@@ -180,10 +180,21 @@ class Staging:
                 line, at = self._spread(number)
                 at = at * self.vector
             else:
-                at, line = unflatten(number, (self.depth, self.lines // self.vector))
-                line = line * self.vector
+                line, at = self._across(number)
             with code.when(number < self.vectors if self.vectors % self.threads else None):
                 yield i, line, at
+
+    def _across(self, number: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
+        """The same where neighbours are of different lines.  Eight lanes that fill half of the banks twice have two
+        places, so far apart that the second ones are in the other half."""
+        along = self.lines // self.vector
+        at, line = unflatten(number, (self.depth, along))
+        for apart in (2, 4) if 2 * along == _QUARTER else ():
+            step = apart * self.shared.shape[-1] * np.dtype(self.dtype).itemsize
+            if step % SHARED_BYTES == SHARED_BYTES // 2 and self.depth % (2 * apart) == 0:
+                at = at // (2 * apart) * (2 * apart) + at % 2 * apart + at // 2 % apart
+                break
+        return line * self.vector, at
 
     def _spread(self, number: LoopExpr) -> tuple[LoopExpr, LoopExpr]:
         """The line of a vector and its place there, so that banks of shared memory differ.
