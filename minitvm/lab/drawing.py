@@ -290,7 +290,9 @@ class Drawer:
             return self.rng.choice(parts)
         if origin is Annotated:
             how, usual = self.rng.random(), [self.dtype, *(d for d in PLAIN if d in parts[1])]
-            return self.rng.choice(parts[1]) if how < 0.2 or self.dtype not in parts[1] else self.rng.choice(usual)
+            if how < 0.2 or self.dtype not in parts[1]:
+                return self.rng.choice(parts[1])
+            return self.dtype if how < 0.45 else self.rng.choice(usual)
         if origin in (Union, types.UnionType):
             return self._value(self.rng.choice(parts), name, shape)
         if origin is tuple:

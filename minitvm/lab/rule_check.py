@@ -37,9 +37,11 @@ from minitvm.passes.rule import Rule, check_answer
 TRIES = 12_000
 """Expressions that are begun; few of them fit an operator, and of these few a rule."""
 MOST_FIRED = 250
-"""Cases that fired, from which on no more are drawn: of a rule that fires often, they repeat each other."""
+"""Cases that fired, from which on no more are drawn: of a rule that fires often, they repeat each other.  Where a
+case has several dtypes, half as many must have come behind the last one that was new in these."""
 ALIKE = 2
-"""Cases of one kind (operators, attributes that are given, dtypes) that are compared; more repeat them."""
+"""Cases of one kind (operators, attributes that are given, dtypes) that are compared; more repeat them, and those of no
+element say nothing."""
 AFTER_A_FIND = 200
 """Expressions that are drawn behind the first counterexample, for a smaller one."""
 LEAST = 5
@@ -100,6 +102,8 @@ class Verdict:
     dtypes: Counter[str] = field(default_factory=Counter)
     ranks: Counter[int] = field(default_factory=Counter)
     kinds: Counter[Hashable] = field(default_factory=Counter)
+    typed: dict[Hashable, int] = field(default_factory=dict)
+    """By operators and dtypes of cases that have several, how many had fired before the first of them."""
     missing: tuple[str, ...] = ()
     counterexample: Counterexample | None = None
 
@@ -158,8 +162,9 @@ def verify_rule(rule: Rule, tries: int = TRIES, seed: int = 0, most: int = MOST_
     for case in _cases(rule, tries * PATIENCE, seed, found, seen):
         if left == 1 and found.tried < tries * PATIENCE and found.matched and found.compared < LEAST:
             left = 2
+        last_new = max(found.typed.values(), default=0)
         left = AFTER_A_FIND if found.counterexample and left > AFTER_A_FIND else left - 1
-        if left <= 0 or (found.fired >= most and not found.counterexample):
+        if left <= 0 or (found.fired >= max(most, min(last_new + most // 2, 4 * most)) and not found.counterexample):
             break
         if case is not None:
             _judge(rule, case, found)
@@ -227,18 +232,24 @@ def _judge(rule: Rule, case: tuple[Expr, str, int], found: Verdict) -> None:
             found.declined[answer.reason] += 1
         elif answer is not node:
             kind = _kind(node)
-            found.kinds[kind] += 1
+            found.kinds[kind] += not _is_empty(node)
             if found.kinds[kind] > ALIKE:
                 continue
+            if len({dtype for _, _, leaf in kind for dtype in leaf[:1]}) > 1 and not _is_empty(node):
+                found.typed.setdefault(tuple((op, leaf[:1]) for op, _, leaf in kind), found.fired)
             found.fired += 1
             found.dtypes[dtype] += 1
             found.ranks[rank] += 1
             _compare(rule, function, Function(function.params, answer), found)
 
 
-def _kind(node: Expr) -> Hashable:
+def _is_empty(node: Expr) -> bool:
+    return isinstance(type_ := node.checked_type, TensorType) and not type_.size
+
+
+def _kind(node: Expr) -> tuple[tuple[Any, ...], ...]:
     """What cases have to differ in so as not to repeat each other."""
-    found = list[Hashable]()
+    found = list[tuple[Any, ...]]()
     for part in post_order(node):
         type_ = part.checked_type
         leaf = (type_.dtype, type_.rank, type_ == node.checked_type) if isinstance(type_, TensorType) else ()

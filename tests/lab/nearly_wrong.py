@@ -80,7 +80,7 @@ def scale_of_any_layout(x: Expr, w: Constant, c: Constant, conv: Call, whole: Ca
     factors = by_filter(c.value, w.value.shape[0])
     if whole.type != conv.type or factors is None:
         return Declined("not one for each channel")
-    return Call(conv.op, [x, relay.const(product_of(w.value, factors))])
+    return Call(conv.op, [x, Constant(product_of(w.value, factors))])
 
 
 @wrong("The weight of kernel layout HWIO has its filters last; a square one has as many rows.", SCALED, **SUMS)
@@ -88,7 +88,7 @@ def scale_of_any_kernel_layout(x: Expr, w: Constant, c: Constant, conv: Call, wh
     factors = by_filter(c.value, w.value.shape[0])
     if whole.type != conv.type or factors is None or op_of(conv).data_layout != "NCHW":
         return Declined("not one for each channel")
-    return Call(conv.op, [x, relay.const(product_of(w.value, factors))])
+    return Call(conv.op, [x, Constant(product_of(w.value, factors))])
 
 
 _TRANSPOSED = call("nn.conv2d_transpose", value("x"), const("w"), name="conv", single_use=True)
@@ -103,7 +103,7 @@ def scale_of_transposed(x: Expr, w: Constant, c: Constant, conv: Call, whole: Ca
     factors = by_filter(c.value, w.value.shape[0])
     if whole.type != conv.type or factors is None or op_of(conv).data_layout != "NCHW":
         return Declined("not one for each channel")
-    return Call(conv.op, [x, relay.const(product_of(w.value, factors))])
+    return Call(conv.op, [x, Constant(product_of(w.value, factors))])
 
 
 @wrong(
@@ -122,7 +122,7 @@ def transpose_before_factor(x: Expr, c: Constant, whole: Call) -> Replacement:
 def bias_to_add(x: Expr, b: Constant, y: Call) -> Replacement:
     if len(shape(x)) != 4:
         return Declined("no image")
-    found = relay.add(x, relay.const(b.value.reshape(-1, 1, 1)))
+    found = relay.add(x, Constant(b.value.reshape(-1, 1, 1)))
     return found if found.type == y.type else Declined("it would broadcast")
 
 
@@ -145,7 +145,7 @@ def cancel_transposes(x: Expr, second: Call) -> Replacement:
 def add_of_convolutions(x: Expr, a: Constant, b: Constant, one: Call, two: Call) -> Replacement:
     if one.type != two.type or a.value.shape != b.value.shape:
         return Declined("other shapes")
-    return Call(one.op, [x, relay.const(a.value + b.value)])
+    return Call(one.op, [x, Constant(a.value + b.value)])
 
 
 @wrong(
@@ -158,7 +158,7 @@ def combine_grouped(x: Expr, a: Constant, b: Constant, one: Call, two: Call, who
     if op_of(one).data_layout != "NCHW" or op_of(one).kernel_layout != "OIHW":
         return Declined("the channels lie elsewhere")
     op = op_of(one).with_attributes(channels=None)
-    return Call(op, [x, relay.const(np.concatenate([a.value, b.value]))])
+    return Call(op, [x, Constant(np.concatenate([a.value, b.value]))])
 
 
 @wrong(
@@ -169,7 +169,7 @@ def combine_grouped(x: Expr, a: Constant, b: Constant, one: Call, two: Call, who
 def add_of_dense(x: Expr, y: Expr, a: Constant, b: Constant) -> Replacement:
     if x.type != y.type or a.value.shape != b.value.shape or a.value.dtype != b.value.dtype:
         return Declined("other shapes")
-    return relay.nn.dense(x, relay.const(a.value + b.value))
+    return relay.nn.dense(x, Constant(a.value + b.value))
 
 
 # --- axes, keepdims ---------------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def maximum_to_abs(x: Expr) -> Replacement:
 def divide_by_shift(x: Expr, c: Constant, whole: Call) -> Replacement:
     if c.value.dtype.kind not in "i" or int(c.value) not in (2, 4, 8):
         return Declined("no power of two")
-    return relay.right_shift(x, relay.const(np.asarray(int(c.value).bit_length() - 1, x.dtype)))
+    return relay.right_shift(x, Constant(np.asarray(int(c.value).bit_length() - 1, x.dtype)))
 
 
 @wrong("mod has the sign of the dividend.", call("floor_mod", value("x"), scalar("c")))
@@ -394,7 +394,7 @@ def add_of_dilated(x: Expr, a: Constant, b: Constant, one: Call, two: Call) -> R
     plain = [op_of(c).with_attributes(padding=(), dilation=()) for c in (one, two)]
     if plain[0] != plain[1] or one.type != two.type or a.type != b.type or one.type != x.type:
         return Declined("they differ")
-    return Call(one.op, [x, relay.const(a.value + b.value)]) if a.value.dtype.kind == "f" else Declined("it wraps")
+    return Call(one.op, [x, Constant(a.value + b.value)]) if a.value.dtype.kind == "f" else Declined("it wraps")
 
 
 @wrong(
@@ -406,7 +406,7 @@ def factor_of_channels(x: Expr, c: Constant, w: Constant, conv: Call) -> Replace
     op, per_group = op_of(conv), w.value.shape[1]
     if (op.data_layout, op.kernel_layout) != ("NCHW", "OIHW") or c.value.shape != (shape(x)[1], 1, 1):
         return Declined("not one for each channel")
-    return Call(op, [x, relay.const(product_of(w.value, c.value[:per_group].reshape(1, -1, 1, 1)))])
+    return Call(op, [x, Constant(product_of(w.value, c.value[:per_group].reshape(1, -1, 1, 1)))])
 
 
 # --- right ones -------------------------------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ def factor_of_channels(x: Expr, c: Constant, w: Constant, conv: Call) -> Replace
 
 def scaled(conv: Call, x: Expr, weight: np.ndarray, factors: np.ndarray) -> Replacement:
     product = product_of(weight, factors)
-    return out_of_range(product, weight, factors) or Call(conv.op, [x, relay.const(product)])
+    return out_of_range(product, weight, factors) or Call(conv.op, [x, Constant(product)])
 
 
 @right(SCALED, **SUMS)
@@ -433,7 +433,7 @@ def scale_of_nchw(x: Expr, w: Constant, c: Constant, conv: Call, whole: Call) ->
 def add_of_equal_convolutions(x: Expr, a: Constant, b: Constant, one: Call, two: Call) -> Replacement:
     if one.op != two.op or a.type != b.type or a.value.dtype.kind != "f" or one.dtype != a.dtype:
         return Declined("they differ")
-    return Call(one.op, [x, relay.const(a.value + b.value)])
+    return Call(one.op, [x, Constant(a.value + b.value)])
 
 
 _BESIDE = call("concatenate", tuple_of(conv("x", "a", "one"), conv("x", "b", "two")), name="whole")
@@ -446,7 +446,7 @@ def combine_convolutions(x: Expr, a: Constant, b: Constant, one: Call, two: Call
     if op_of(one).layouts != (Layout("NCHW"), Layout("OIHW"), Layout("NCHW")) or op_of(one).groups != 1:
         return Declined("the channels lie elsewhere")
     op = op_of(one).with_attributes(channels=None)
-    return Call(op, [x, relay.const(np.concatenate([a.value, b.value]))])
+    return Call(op, [x, Constant(np.concatenate([a.value, b.value]))])
 
 
 @right(
@@ -519,7 +519,7 @@ def merge_kept_maxima(x: Expr, inner: Call, outer: Call) -> Replacement:
 def floor_divide_by_shift(x: Expr, c: Constant, whole: Call) -> Replacement:
     if c.value.dtype.kind != "i" or int(c.value) not in (1, 2):
         return Declined("no power of two")
-    return relay.right_shift(x, relay.const(np.asarray(int(c.value).bit_length() - 1, x.dtype)))
+    return relay.right_shift(x, Constant(np.asarray(int(c.value).bit_length() - 1, x.dtype)))
 
 
 @right(call("nn.avg_pool2d", _PADDED, name="pool"), **SUMS)
