@@ -222,3 +222,16 @@ def test_the_operators_meaning_keeps_what_is_not_finite_in_its_windows(size: int
         found, want = Layout("NCHW").convert(blocked, str(convolution.layouts[2]))[:, :4], convolution.direct(y)
         np.testing.assert_array_equal(np.isnan(found), np.isnan(want))
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_operators_meaning_keeps_what_is_out_of_scale_in_its_windows(size: int) -> None:
+    """As the kernel does: found where inputs of all magnitudes made a layout pass of SqueezeNet look wrong."""
+    rng = np.random.default_rng(size)
+    x, weight = rng.normal(size=(1, 3, 9, 11)).astype("float32"), rng.normal(size=(4, 3, 3, 3)).astype("float32")
+    x[0, rng.integers(3), rng.integers(9), rng.integers(11)] = 1e7
+    convolution = Convolution(x, weight, (1, 0, 1, 2), size, MachineModel(*MACHINES["AVX2"]))
+    call = calls(convolution.group.body.args[0].args[0])[0]  # type: ignore[attr-defined]
+    blocked = call.op.reference(*convolution.blocked(x))  # type: ignore[union-attr]
+    found, want = Layout("NCHW").convert(blocked, str(convolution.layouts[2]))[:, :4], convolution.direct(x)
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)

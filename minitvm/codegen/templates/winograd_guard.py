@@ -33,12 +33,10 @@ from minitvm.ir.loop import (
     select,
 )
 from minitvm.ir.loop.builder import LoopBuilder
-from minitvm.ir.ops.nn_winograd import NOTHING, TAPS, Transforms
+from minitvm.ir.ops.nn_winograd import APART, NOTHING, TAPS, Transforms
 
 USUAL = 8.0
 """The root of the mean of squares, up to which tiles need not be looked at."""
-APART = 64.0
-"""How many times the largest input of a window that of its tile may be."""
 LARGEST = 2.0**100
 """Inputs of which transforms do not overflow."""
 

@@ -30,6 +30,8 @@ SIZES = tuple(_POINTS)
 """Of tiles of results."""
 NOTHING = 2.0**-22
 """Of the terms of a tap: what their roundings may have left of zero."""
+APART = 64.0
+"""How many times the largest input of a window that of its tile may be."""
 
 
 @dataclass(frozen=True)
@@ -153,17 +155,21 @@ class Conv2dWinograd(BlockedConvolution, name="nn.contrib_conv2d_winograd_NCHWc"
         return 2.0 * results[0].size * held["I"] * TAPS * TAPS
 
     def _slide(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """``w``: (O, I, extent, extent).  What is not finite reaches windows that hold it, and no others of a tile."""
+        """``w``: (O, I, extent, extent).  What is not finite or out of scale reaches windows that hold it, and no others
+        of a tile."""
         finite = np.isfinite(x)
-        if finite.all():
-            return self._by_tiles(x, w)
         tiled = self._by_tiles(np.where(finite, x, 0), w)
         pads = [(0, 0), (0, 0), *(self.window(axis, TAPS).pads for axis in self.spatial)]
-        slid, held = (
-            np.lib.stride_tricks.sliding_window_view(np.pad(a, pads), (TAPS, TAPS), (2, 3)) for a in (x, ~finite)
-        )
+        slid = np.lib.stride_tricks.sliding_window_view(np.pad(x, pads), (TAPS, TAPS), (2, 3))
+        largest = np.abs(slid).max((1, 4, 5))  # of each window, NaN where it holds one
+        size, (rows, columns) = self.tile_size, largest.shape[1:]
+        of_tile = np.fmax.reduceat(np.fmax.reduceat(largest, range(0, rows, size), 1), range(0, columns, size), 2)
+        around = of_tile.repeat(size, 1).repeat(size, 2)[:, :rows, :columns]
+        alone = ~(around <= largest * APART) | ~np.isfinite(largest)
+        if not alone.any():
+            return tiled
         exact = np.einsum("ncyxrs,kcrs->nkyx", slid, self._taps(self._own(w)))
-        return np.where(np.asarray(held.any((1, 4, 5)))[:, None], exact, tiled).astype(x.dtype)
+        return np.where(alone[:, None], exact, tiled).astype(x.dtype)
 
     def _taps(self, w: np.ndarray) -> np.ndarray:
         """Filters before they were transformed, but for two roundings; 0 where that is all there is of a tap."""
