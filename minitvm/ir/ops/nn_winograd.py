@@ -155,8 +155,8 @@ class Conv2dWinograd(BlockedConvolution, name="nn.contrib_conv2d_winograd_NCHWc"
         return 2.0 * results[0].size * held["I"] * TAPS * TAPS
 
     def _slide(self, x: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """``w``: (O, I, extent, extent).  What is not finite or out of scale reaches windows that hold it, and no others
-        of a tile."""
+        """``w``: (O, I, extent, extent).  What is not finite or out of scale reaches windows that hold it, and no
+        others of a tile."""
         finite = np.isfinite(x)
         tiled = self._by_tiles(np.where(finite, x, 0), w)
         pads = [(0, 0), (0, 0), *(self.window(axis, TAPS).pads for axis in self.spatial)]
