@@ -17,7 +17,10 @@ from minitvm.tvm.relay.operators import is_offered, signatures
 ROOT = pathlib.Path(__file__).parent
 KINDS = {
     "layouts and legalization that scripts register": ["tvm/test_registered_for_operators.py"],
-    "instruments, analyses, rewriting, types of called functions": ["tvm/test_forms_of_passes.py"],
+    "instruments, analyses, rewriting, types of called functions": [
+        "tvm/test_forms_of_passes.py",
+        "tvm/test_analyses_of_relay.py",
+    ],
     "dataflow patterns": ["tvm/test_dataflow_pattern.py"],
     "texts with a version line": ["tvm/test_texts_of_relay.py", "tvm/test_text_as_relays.py"],
     "FakeQuantizationToInteger": ["tvm/test_fake_quantization_of_relay.py"],

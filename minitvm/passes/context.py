@@ -30,7 +30,8 @@ class ConfigKey:
 
 
 CONFIG_KEYS: dict[str, ConfigKey] = {}
-OPTIONS_OF_TVM = {"relay.FuseOps.max_depth": "minitvm.FuseOps.max_depth"}
+_SHARED = ("FuseOps.max_depth", "ToMixedPrecision.keep_orig_output_dtype")
+OPTIONS_OF_TVM = {f"relay.{name}": f"minitvm.{name}" for name in _SHARED}
 """Options by TVM's names, where they mean the same."""
 KNOWN_PASSES: set[str] = set()
 """Names that ``required_pass`` and ``disabled_pass`` may hold: passes' and those of ``Sequential`` objects."""

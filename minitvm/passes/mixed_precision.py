@@ -26,6 +26,9 @@ WIDE, SHORT = "float32", "float16"
 OPTION = register_config(
     "minitvm.mixed_precision", str, "", 'float16: the model\'s products in float16, sums in float32; "": as it says'
 )
+KEEPS = register_config(
+    "minitvm.ToMixedPrecision.keep_orig_output_dtype", bool, False, "results of Relay's ToMixedPrecision stay float32"
+)
 
 
 class ToMixedPrecision(FunctionPass, rounds=True):

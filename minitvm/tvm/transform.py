@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from minitvm.passes.partition import PartitionGraph as PartitionGraph
 
 _FORMS = dict.fromkeys(("AlterOpLayout", "ConvertLayout", "Legalize"), "registered")
+_FORMS["ToMixedPrecision"] = "mixed_precision"
 _FORMS["FakeQuantizationToInteger"] = "fake_quantization_pass"
 """Passes that are made of Relay's arguments."""
 for _name in _FORMS:

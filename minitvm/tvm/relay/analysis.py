@@ -2,11 +2,13 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from enum import IntEnum
 from typing import Any
 
-from minitvm.errors import MiniTVMError
-from minitvm.ir.expr import Call, Expr, Function, Module, Var
+from minitvm.errors import IRError, MiniTVMError
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Op
+from minitvm.ir.ops.control import If as Choice
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls, children, post_order
 from minitvm.ir.visitor import free_vars as unbound
@@ -103,6 +105,64 @@ def extract_fused_functions(mod: Module) -> dict[str, Function]:
 
 def _groups(mod: Module) -> list[Function]:
     return [call.op for call in calls(mod.main) if isinstance(call.op, Function) and call.op.is_primitive]
+
+
+def extract_intermediate_expr(mod: Module, expr_id: int) -> Module:
+    """What a module computes up to a call, tuple or part of one, by its number in post-order.
+
+    :class:`IRError` where there are fewer.
+    """
+    found = [n for n in post_order(mod.main.body) if isinstance(n, (Call, Tuple, TupleGetItem))]
+    if not 0 <= expr_id < len(found):
+        raise IRError(f"there is no expression {expr_id}", hint=f"there are {len(found)}")
+    return Module.from_expr(found[expr_id])
+
+
+extract_intermdeiate_expr = extract_intermediate_expr
+"""The name in v0.14."""
+
+
+def list_fake_quantized_op_freqs(mod: Module | Expr) -> dict[str, int]:
+    """How many calls of each operator lie between ``qnn.dequantize`` and ``qnn.quantize``."""
+    quantized = _is_called("qnn.dequantize")
+    found: dict[Expr, None] = {}
+    for end in filter(_is_called("qnn.quantize"), post_order(_root(mod))):
+        way = post_order(children(end)[0], operands=lambda n: () if quantized(n) else children(n))
+        if any(map(quantized, way)) and not any(isinstance(n, Var) for n in way):
+            found |= dict.fromkeys(n for n in way if isinstance(n, Call) and not quantized(n))
+    return dict(Counter(n.op.name for n in found if isinstance(n, Call) and isinstance(n.op, Op)))
+
+
+def _is_called(name: str) -> Callable[[Expr], bool]:
+    return lambda node: isinstance(node, Call) and getattr(node.op, "name", "") == name
+
+
+class Feature(IntEnum):
+    """What a program may consist of."""
+
+    fVar, fGlobalVar, fConstant, fTuple, fTupleGetItem, fFunction, fOp, fCall, fLet, fIf = range(10)
+    fRefCreate, fRefRead, fRefWrite, fConstructor, fMatch, fGraph, fLetRec = range(10, 17)
+
+
+_FEATURES: dict[type, Feature] = {
+    Var: Feature.fVar,
+    Constant: Feature.fConstant,
+    Tuple: Feature.fTuple,
+    TupleGetItem: Feature.fTupleGetItem,
+    Function: Feature.fFunction,
+    Call: Feature.fCall,
+}
+
+
+def detect_feature(a: Expr | Module, b: Expr | Module | None = None) -> set[Feature]:
+    """What an expression, or all functions of a module, consist of; nodes that have several users are ``fGraph``."""
+    given = [one for one in (a, b) if one is not None]
+    nodes = post_order(*(f for one in given for f in (one.functions.values() if isinstance(one, Module) else [one])))
+    found = {_FEATURES[type(node)] for node in nodes}
+    called = [node.op for node in nodes if isinstance(node, Call)]
+    found |= {Feature.fIf if isinstance(op, Choice) else Feature.fOp for op in called if isinstance(op, Op)}
+    users = Counter(child for node in nodes for child in children(node) if not isinstance(child, (Var, Constant)))
+    return found | ({Feature.fGraph} if any(count > 1 for count in users.values()) else set())
 
 
 def __getattr__(name: str) -> Any:
