@@ -123,7 +123,7 @@ extract_intermdeiate_expr = extract_intermediate_expr
 
 
 def list_fake_quantized_op_freqs(mod: Module | Expr) -> dict[str, int]:
-    """How many calls of each operator lie between ``qnn.dequantize`` and ``qnn.quantize``."""
+    """The number of calls of each operator that lie between ``qnn.dequantize`` and ``qnn.quantize``."""
     quantized = _is_called("qnn.dequantize")
     found: dict[Expr, None] = {}
     for end in filter(_is_called("qnn.quantize"), post_order(_root(mod))):
