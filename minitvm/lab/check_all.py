@@ -13,6 +13,7 @@ import importlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -90,25 +91,22 @@ def check(
     Passes, options and schedules of the current ``PassContext`` count.  Raises :class:`ConfigError` for unknown parts,
     :class:`TargetError` where there is no machine to run on.
     """
-    _check_names("parts", parts, PARTS)
-    _check_names("against", [against], ORACLES)
+    _check_names(("parts", parts, PARTS), ("against", [against], ORACLES))
     more, plan = used(use) if use else [], Plan.of(passes, pipeline)
     oracle = oracle_of(against, model)
     module = as_module(model, params, shape_dict, value_dict, constants)
     made = Checking(module, Setting(target, opt_level, num_threads, plan), reduction, str(use) if use else "")
     made.known = interpreted(module) if against == "interp" else {}
-    with whole_teams(*TEAMS):
-        if oracle is not None and "import" in parts:
-            made.imported(Import.of(model, oracle, shape_dict, value_dict))
-        made.run(parts, more)
-    made.write(output)
-    return made.checked
+    source = None if oracle is None else partial(Import.of, model, oracle, shape_dict, value_dict)
+    return made.whole(source, parts, more, output)
 
 
-def _check_names(what: str, given: Sequence[str], known: Sequence[str]) -> None:
-    for name in [given] if isinstance(given, str) else given:
-        if name not in known:
-            raise ConfigError(f"{what}: there is no {name!r}", hint=closest(str(name), known))
+def _check_names(*options: tuple[str, Sequence[str], Sequence[str]]) -> None:
+    """What each is called, what is given, what there is."""
+    for what, given, known in options:
+        for name in [given] if isinstance(given, str) else given:
+            if name not in known:
+                raise ConfigError(f"{what}: there is no {name!r}", hint=closest(str(name), known))
 
 
 def used(path: str | Path) -> list[Pass | Rule]:
@@ -164,6 +162,21 @@ class Checking:
         self._optimized: dict[int, Module | None] = {}
 
     # --- parts ---
+
+    def whole(
+        self,
+        source: Callable[[], Import] | None,
+        parts: Sequence[str],
+        more: Sequence[Pass | Rule],
+        output: str | Path | None,
+    ) -> Checked:
+        """All that is asked for, beginning with the import where there is something to compare that with."""
+        with whole_teams(*TEAMS):
+            if source is not None and "import" in parts:
+                self.imported(source())
+            self.run(parts, more)
+        self.write(output)
+        return self.checked
 
     def run(self, parts: Sequence[str], more: Sequence[Pass | Rule]) -> None:
         level = self.setting.level

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -53,6 +53,20 @@ _LEAVES_MUCH = 0.3
 """Seconds of compiling that leave so many objects that Python's collector would soon look through all there are."""
 
 
+@dataclass(frozen=True)
+class CompileOptions:
+    """How a session compiles its model: what the arguments of :class:`minitvm.InferenceSession` ask for."""
+
+    shape_dict: Mapping[str, Sequence[int | str]] | None
+    num_threads: int
+    opt_level: int
+    strict: bool
+    specialisations: int
+    symbolic: bool
+    specialise_after: int | None
+    on_progress: Progress | None
+
+
 class Compiling:
     """What an ONNX model is compiled to, as runs ask for it.
 
@@ -72,28 +86,17 @@ class Compiling:
         model: Model,
         target: Target,
         description: ModelDescription,
-        *,
-        shape_dict: Mapping[str, Sequence[int | str]] | None,
-        num_threads: int,
-        opt_level: int,
-        strict: bool,
-        specialisations: int,
-        symbolic: bool,
-        specialise_after: int | None,
-        on_progress: Progress | None,
+        options: CompileOptions,
         shelf: Shelf | None = None,
         is_new: bool = True,
     ) -> None:
         self._shelf = shelf or Shelf()
-        self._model, self.target, self._threads = model, target, num_threads
-        self._opt_level, self._strict, self._on_progress = opt_level, strict, on_progress
-        self._wants_symbolic, self._after = symbolic, specialise_after
-        self.description = description
+        self._model, self.target, self._options, self.description = model, target, options, description
         self._inputs = {v.name: v for v in self.description.inputs}
         self._types = {v.name: _type_of(v) for v in self.description.inputs}
         self._tensors = {name: type_ for name, type_ in self._types.items() if isinstance(type_, TensorType)}
-        self._declared = declared_shapes(shape_dict, self._inputs)
-        self._lock, self._kept = threading.Lock(), Specialisations(specialisations)
+        self._declared = declared_shapes(options.shape_dict, self._inputs)
+        self._lock, self._kept = threading.Lock(), Specialisations(options.specialisations)
         self._symbolic = SymbolicLibraries(self._compiled_symbolic)
         self._imported: list[Imported] = []  # as the model was found consistent, until it is compiled
         self._cost = 0.0  # seconds that compiling for all shapes took
@@ -109,13 +112,13 @@ class Compiling:
                 from minitvm.models import require_consistent
 
                 found = require_consistent(model, self._names())
-                self._imported += found if symbolic else []
+                self._imported += found if options.symbolic else []
             self._shelf.keep_description(description, model)
         if is_closed:
             self._compile_at_once({name: type_.shape for name, type_ in self._tensors.items()})
         if self._only is None and keep_files(model):
             self._imported.clear()  # it has its weights in the files
-        in_place = self._wants_symbolic and self._declared.keys().isdisjoint(description.grown)
+        in_place = options.symbolic and self._declared.keys().isdisjoint(description.grown)
         self._growing = Growing.of(description, self._shelf, self._make_symbolic) if in_place else None
 
     def _names(self) -> dict[str, list[int | str]]:
@@ -223,7 +226,7 @@ class Compiling:
             results = found.run(checked, how)
         except DoesNotFit as error:
             return self._run_otherwise(found, checked, how, error)
-        if found.is_worth(self._cost, self._after):
+        if found.is_worth(self._cost, self._options.specialise_after):
             with self._lock:
                 self.worker = self.worker or ThreadPoolExecutor(1, "minitvm-beside")
             with contextlib.suppress(RuntimeError):  # the process is ending
@@ -330,7 +333,7 @@ class Compiling:
 
     def _compiled_symbolic(self, shapes: Shapes, measured: Measured) -> Library | Decision:
         """For all shapes for which sizes decide as these do, or why not."""
-        if not self._wants_symbolic:
+        if not self._options.symbolic:
             return Decision("session", "kernels for all shapes", False, "the session was asked for none")
         found, self._cost = self._shelf.symbolic(shapes, partial(self._make_symbolic, shapes, measured))
         self._imported.clear()
@@ -342,10 +345,11 @@ class Compiling:
         from minitvm.models import NEEDS_NUMBERS, compile_symbolic, reason_of
 
         start = time.perf_counter()
-        how: dict[str, Any] = {"num_threads": self._threads, "on_progress": self._on_progress, "grown": grown}
+        given = self._options
+        how: dict[str, Any] = {"num_threads": given.num_threads, "on_progress": given.on_progress, "grown": grown}
         how |= {"shape_dict": self._names(), "sample": shapes, "measured": measured, "imported": self._imported}
         try:
-            found = compile_symbolic(self._model, self.target, self._opt_level, **how)
+            found = compile_symbolic(self._model, self.target, given.opt_level, **how)
         except NEEDS_NUMBERS as error:  # the session goes on with them, and says so
             return Decision("session", "kernels for all shapes", False, reason_of(error))
         if gc.isenabled() and time.perf_counter() - start > _LEAVES_MUCH:
@@ -362,8 +366,9 @@ class Compiling:
         from minitvm.models import compile
 
         open_shapes = {name: shape for name, shape in shapes.items() if None in self._tensors[name].sizes}
-        how = {"num_threads": self._threads, "strict": self._strict, "on_progress": self._on_progress, **options}
-        return compile(self._model, self.target, self._opt_level, open_shapes, value_dict=values, **how)
+        given = self._options
+        how = {"num_threads": given.num_threads, "strict": given.strict, "on_progress": given.on_progress, **options}
+        return compile(self._model, self.target, given.opt_level, open_shapes, value_dict=values, **how)
 
 
 def write(libraries: Sequence[Library], path: str | Path, key: Any = None) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from minitvm.ort.compiling import Compiling
+from minitvm.ort.compiling import CompileOptions, Compiling
 from minitvm.ort.options import Settings
 from minitvm.ort.shelf import Shelf, shelf_of
 from minitvm.target import Target
@@ -17,20 +17,22 @@ _DECIDING = ("opt_level", "num_threads", "strict", "shape_dict")
 """The options that decide what is compiled."""
 
 
-def engine_of(model: Model, settings: Settings, target: Target, **how: Any) -> Compiling | Varying:
+def engine_of(model: Model, settings: Settings, options: CompileOptions, target: Target) -> Compiling | Varying:
     """What runs a model; errors are those of a target that cannot be compiled for here, too."""
     as_it_is = not (settings.by_name or settings.by_denotation or settings.initializers)
-    shelf = shelf_of(model, target, {name: how[name] for name in _DECIDING}) if as_it_is else Shelf()
+    shelf = shelf_of(model, target, {name: getattr(options, name) for name in _DECIDING}) if as_it_is else Shelf()
     described = shelf.description(model)
     if described is not None:
-        return Compiling(model, target, described, shelf=shelf, is_new=False, **how)
+        return Compiling(model, target, described, options, shelf, is_new=False)
     from minitvm.ir.budget import rarely_collected
 
     with rarely_collected():  # what is imported now stays
-        return _compiling(model, settings, target, shelf, how)
+        return _compiling(model, settings, target, shelf, options)
 
 
-def _compiling(model: Model, settings: Settings, target: Target, shelf: Shelf, how: Any) -> Compiling | Varying:
+def _compiling(
+    model: Model, settings: Settings, target: Target, shelf: Shelf, options: CompileOptions
+) -> Compiling | Varying:
     from minitvm.driver import backend_for
     from minitvm.frontend import describe_importable, overridden
     from minitvm.ort.varying import Varying
@@ -38,10 +40,10 @@ def _compiling(model: Model, settings: Settings, target: Target, shelf: Shelf, h
 
     if settings.by_name or settings.by_denotation or settings.initializers:
         model = overridden(model, settings.by_name, settings.by_denotation, settings.initializers)
-    PassContext(how["opt_level"])  # which says what is wrong with it
-    backend_for(target, how["num_threads"])
+    PassContext(options.opt_level)  # which says what is wrong with it
+    backend_for(target, options.num_threads)
     description = describe_importable(model)
     ranks = [v.name for v in (*description.inputs, *description.overridable) if not v.has_rank and v.held is None]
     if ranks or description.overridable:
-        return Varying(model, target, description, ranks, how)
-    return Compiling(model, target, description, shelf=shelf, **how)
+        return Varying(model, target, description, ranks, options)
+    return Compiling(model, target, description, options, shelf)

@@ -22,7 +22,7 @@ from minitvm.errors import ConfigError, InputError, LibraryError, stage, warn
 from minitvm.frontend import ValueDescription, hold
 from minitvm.ir.decision import Decision
 from minitvm.ort.binding import IOBinding
-from minitvm.ort.compiling import Compiling
+from minitvm.ort.compiling import CompileOptions, Compiling
 from minitvm.ort.environment import CPU, CUDA, INFO, TARGETS, log, providers_of
 from minitvm.ort.errors import BindingError
 from minitvm.ort.loaded import Loaded
@@ -123,19 +123,11 @@ class InferenceSession:
             _refuse_if_loaded({"target": target, "shape_dict": shape_dict, "opt_level": opt_level}, settings)
             self._make = lambda _: Loaded(library)
         else:
-            self._make = partial(
-                engine_of,
-                hold(path_or_bytes),
-                settings,
-                shape_dict=shape_dict,
-                num_threads=self._threads,
-                opt_level=settings.opt_level if opt_level is None else opt_level,
-                strict=strict,
-                specialisations=specialisations,
-                symbolic=symbolic,
-                specialise_after=0 if settings.deterministic and specialise_after is None else specialise_after,
-                on_progress=on_progress,
-            )
+            level = settings.opt_level if opt_level is None else opt_level
+            after = 0 if settings.deterministic and specialise_after is None else specialise_after
+            ways = (specialisations, symbolic, after, on_progress)
+            options = CompileOptions(shape_dict, self._threads, level, strict, *ways)
+            self._make = partial(engine_of, hold(path_or_bytes), settings, options)
         self._engine = self._made(_target_of(self._asked) if target is None else Target.parse(target))
         self._begin(start)
 

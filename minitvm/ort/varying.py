@@ -16,7 +16,7 @@ import numpy as np
 from minitvm.errors import InputError, LibraryError
 from minitvm.frontend import ModelDescription, describe_importable, keep_files, load_model, with_inputs
 from minitvm.ir.decision import Decision
-from minitvm.ort.compiling import Compiling, write
+from minitvm.ort.compiling import CompileOptions, Compiling, write
 from minitvm.ort.declared import check_given
 from minitvm.runtime.direct import AS_EVER, How
 from minitvm.runtime.graph import HostCall
@@ -38,13 +38,13 @@ class Varying:
     worker = None
 
     def __init__(
-        self, model: Model, target: Target, description: ModelDescription, unranked: Sequence[str], how: dict[str, Any]
+        self, model: Model, target: Target, description: ModelDescription, unranked: Sequence[str], how: CompileOptions
     ) -> None:
         self.target, self.description, self._how = target, description, how
         self._model = model
         self._inputs = [v.name for v in description.inputs]
         self._defaults = {v.name: v for v in description.overridable}
-        said = how["shape_dict"] or {}
+        said = how.shape_dict or {}
         self._ranks = {name: len(said[name]) if name in said else None for name in unranked}
         """Of what has none in the model, as far as it was said; of a default only where it is fed."""
         self._forms: dict[Form, Compiling] = {}
@@ -67,15 +67,15 @@ class Varying:
                 found = self._forms.get(key) or self._made(names, known)
                 self._forms.pop(key, None)
                 self._forms[key] = found
-                while len(self._forms) > self._how["specialisations"]:
+                while len(self._forms) > self._how.specialisations:
                     self._forms.pop(next(iter(self._forms)))
         return found
 
     def _made(self, names: tuple[str, ...], ranks: Mapping[str, int]) -> Compiling:
         if not names and not ranks:
-            return Compiling(self._model, self.target, self.description, **self._how)
+            return Compiling(self._model, self.target, self.description, self._how)
         model = with_inputs(load_model(self._model), names, ranks)
-        return Compiling(model, self.target, describe_importable(model), **self._how)
+        return Compiling(model, self.target, describe_importable(model), self._how)
 
     def _form_of(self, feeds: Mapping[str, Any]) -> Compiling:
         check_given(feeds, self._inputs, self._defaults)

@@ -117,6 +117,16 @@ class Comparison:
     """By draw, the largest share of a result's elements that rounding alone moves by more than the tolerance: they
     were left out."""
 
+    def note(self, draw: Draw, answer: Declined | float) -> None:
+        """Counts a draw on which nothing differs: the share of elements that were left out, or why it says nothing."""
+        if isinstance(answer, Declined):
+            self.skipped[draw.name] = answer.reason
+            return
+        if answer:
+            self.unstable[draw.name] = max(answer, self.unstable.get(draw.name, 0.0))
+        if draw.name not in self.agreed and draw.share == Draw.share:
+            self.agreed.append(draw.name)
+
     def __str__(self) -> str:
         alike = {why: [n for n, w in self.skipped.items() if w == why] for why in self.skipped.values()}
         skipped = "".join(f"; not on {', '.join(names)}: {why}" for why, names in alike.items())
@@ -124,6 +134,8 @@ class Comparison:
         return f"the numbers agree on inputs that are {', '.join(self.agreed) or 'nothing'}{''.join(left)}{skipped}"
 
 
+Verdict = Declined | str | float
+"""Why inputs say nothing; what differs; the share of elements that rounding decides."""
 Run = Callable[[list[Any]], Any]
 """From a function's inputs to its result, or why it has none."""
 Explain = Callable[[list[Any], Results, Results], str]
@@ -152,49 +164,58 @@ def compare(
     left out, too; so are differences up to ``atol``.  ``explain`` judges elements in place of that, and says of what
     differs by more than the tolerance whether it may.
     """
-    done = Comparison()
-    strict = rtol <= RTOL and not (atol or ways)
+    done, asked = Comparison(), _Asked(function, other, known or {}, rtol, atol, ways, explain)
     drawn = turns(typed or function, draws)
-    for draw in (*drawn, *closer(function)) if strict and draws is DRAWS else drawn:
+    for draw in (*drawn, *closer(function)) if asked.strict and draws is DRAWS else drawn:
         inputs = random_inputs(function, seed, draw, typed)
-        if isinstance(inputs, Declined):
-            done.skipped[draw.name] = inputs.reason
-            continue
-        with few_trips(TRIPS):
-            try:
-                expected = (known or {}).get(draw) or flatten(evaluate(function, *inputs))
-            except UserCodeError:
-                raise
-            except MiniTVMError as error:
-                done.skipped[draw.name] = f"it raises {error.message!r}"
-                continue
-            done.expected[draw] = expected
-            result = other(inputs)
-            if isinstance(result, Declined):
-                done.skipped[draw.name] = result.reason
-                continue
-            found = done.results[draw] = flatten(result)
-            answer = _answer(found, expected, partial(_nearby, function, inputs), rtol, atol, ways, inputs)
-            answer = _looked_at(answer, explain, strict, function, inputs, found, expected)
+        answer = inputs if isinstance(inputs, Declined) else asked.verdict(done, draw, inputs)
         if isinstance(answer, str):
+            assert not isinstance(inputs, Declined)
             done.difference, done.inputs, done.draw = answer, inputs, draw
             return done
-        if isinstance(answer, Declined):
-            done.skipped[draw.name] = answer.reason
-            continue
-        if answer:
-            done.unstable[draw.name] = max(answer, done.unstable.get(draw.name, 0.0))
-        if draw.name not in done.agreed and draw.share == Draw.share:
-            done.agreed.append(draw.name)
+        done.note(draw, answer)
     return done
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What :func:`compare` was asked for."""
+
+    function: Function
+    other: Run
+    known: Mapping[Draw, Results]
+    rtol: float
+    atol: float
+    ways: Sequence[Run]
+    explain: Explain | None
+
+    @property
+    def strict(self) -> bool:
+        return self.rtol <= RTOL and not (self.atol or self.ways)
+
+    @few_trips(TRIPS)
+    def verdict(self, done: Comparison, draw: Draw, inputs: list[Any]) -> Verdict:
+        """What these inputs say; the results of both functions are kept."""
+        function = self.function
+        try:
+            expected = self.known.get(draw) or flatten(evaluate(function, *inputs))
+        except UserCodeError:
+            raise
+        except MiniTVMError as error:
+            return Declined(f"it raises {error.message!r}")
+        done.expected[draw] = expected
+        result = self.other(inputs)
+        if isinstance(result, Declined):
+            return result
+        found = done.results[draw] = flatten(result)
+        nearby = partial(_nearby, function, inputs)
+        answer = _answer(found, expected, nearby, self.rtol, self.atol, self.ways, inputs)
+        return _looked_at(answer, self.explain, self.strict, function, inputs, found, expected)
 
 
 def turns(function: Function, draws: Sequence[Draw]) -> list[Draw]:
     elements = sum(_elements(closed(p.type, 1)) for p in function.params if p.checked_type is not None)
     return [replace(draw, turn=turn) for draw in draws for turn in range(TURNS if elements < FEW_ELEMENTS else 1)]
-
-
-Verdict = Declined | str | float
 
 
 def _looked_at(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,6 +51,15 @@ def multi_head_attention(
     return found, weights.mean(1) if average_attn_weights else weights
 
 
+def _feed_forward(use_gelu: bool, wide: Tensor, bias: Tensor, back: Tensor, bias_back: Tensor, x: Tensor) -> Tensor:
+    inside = linear(x, wide, bias)
+    return linear(gelu(inside) if use_gelu else relu(inside), back, bias_back)
+
+
+def _normalized(size: int, weight: Tensor, bias: Tensor, eps: float, x: Tensor) -> Tensor:
+    return layer_norm(x, (size,), weight, bias, eps)
+
+
 def transformer_encoder_layer(
     src: Tensor,
     embed_dim: int,
@@ -78,16 +88,9 @@ def transformer_encoder_layer(
         weights = qkv_weight, qkv_bias, proj_weight, proj_bias
         return multi_head_attention(x, x, x, embed_dim, num_heads, *weights, mask, False, mask_type=mask_type)[0]
 
-    def mixed(x: Tensor) -> Tensor:
-        wide = linear(x, ffn_weight_1, ffn_bias_1)
-        return linear(gelu(wide) if use_gelu else relu(wide), ffn_weight_2, ffn_bias_2)
-
-    def first(x: Tensor) -> Tensor:
-        return layer_norm(x, (embed_dim,), norm_weight_1, norm_bias_1, eps)
-
-    def second(x: Tensor) -> Tensor:
-        return layer_norm(x, (embed_dim,), norm_weight_2, norm_bias_2, eps)
-
+    mixed = partial(_feed_forward, use_gelu, ffn_weight_1, ffn_bias_1, ffn_weight_2, ffn_bias_2)
+    first = partial(_normalized, embed_dim, norm_weight_1, norm_bias_1, eps)
+    second = partial(_normalized, embed_dim, norm_weight_2, norm_bias_2, eps)
     if norm_first:
         x = src + attended(first(src))
         return x + mixed(second(x))
