@@ -58,6 +58,7 @@ BEHIND |= {
     "runtime.beyond.to_bytes": "runtime.archive.to_bytes",
     "runtime.beyond.written": "runtime.archive.write",
     "runtime.code.code_above": "runtime.nvidia.code_of",
+    "runtime.code.interpreter": "runtime.interpreter.interpreter",
     "runtime.devices.memory_above": "runtime.nvidia.memory_of",
     "runtime.native.openblas": "runtime.cblas.functions",
     "shown.html_of": "lab.notebook.html_of",

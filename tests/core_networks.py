@@ -16,6 +16,7 @@ from benchmarks.graph import Graph
 from minitvm.driver import build
 from minitvm.frontend import from_onnx
 from minitvm.ir.evaluate import evaluate
+from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.parser import parse_module
 from minitvm.ir.structural import structural_equal
 from minitvm.ir.text import print_module
@@ -63,8 +64,20 @@ def check(model: onnx.ModelProto, expected: set[str], *targets: str) -> None:
         np.testing.assert_allclose(run.outputs()[0], evaluate(module, x, *params.values()), rtol=1e-4, atol=1e-5)
 
 
+def loops_mean_the_same(model: onnx.ModelProto) -> None:
+    """The first kernel's loops in the interpreter store what its operators mean."""
+    module, params = from_onnx(model)
+    report = build(module, "llvm", params, 3, num_threads=1).report
+    symbol, group = next(iter(report.groups.items()))
+    rng = np.random.default_rng(2)
+    given = [rng.standard_normal(p.tensor_type.static_shape).astype(np.float32) for p in group.params]
+    (found,) = run_kernel(report.compiler.kernel(symbol, group), *given)
+    np.testing.assert_allclose(found, evaluate(group, *given).reshape(found.shape), rtol=1e-4, atol=1e-5)
+
+
 if __name__ == "__main__":
     check(convolutions(), {"BlockedConv", "BlockedDepthwise"}, "llvm")
     if "--all" in sys.argv:
-        check(transformer(), {"DensePack"}, "llvm", "interp")
+        check(transformer(), {"DensePack"}, "llvm")
+        loops_mean_the_same(convolutions())
     print(minitvm.__file__)

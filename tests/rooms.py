@@ -58,6 +58,7 @@ ROOMS = {
         "codegen/overrides.py codegen/records.py driver/tune.py */roofline.py runtime/measured.py runtime/debug.py"
         " codegen/llvm/peak.py",
     ),
+    "interpreter": room(120, "codegen/interp runtime/interpreter.py"),
     "poison": room(155, "runtime/poison.py"),
     "control flow": room(694, "frontend/onnx/control.py ir/ops/control.py runtime/control.py"),
     "functions": room(230, "frontend/onnx/*functions.py"),
@@ -67,7 +68,7 @@ ROOMS = {
     "verifying": room(
         735,
         f"ir/verify.py driver/verify.py {_PASSES}/verify.py {_PASSES}/bits.py {_PASSES}/compare.py"
-        f" {_PASSES}/roundings.py",
+        f" {_PASSES}/draws.py {_PASSES}/roundings.py",
     ),
     "coverage": room(245, "codegen/coverage.py"),
     "stored dtypes": room(205, "codegen/storage.py codegen/quotients.py"),

@@ -23,7 +23,7 @@ from minitvm.driver.program import read_program
 from minitvm.driver.roofline import rates_of
 from minitvm.errors import CompilerError, ConfigError, DeviceError, MiniTVMError, as_raised
 from minitvm.ir.expr import Function, Module
-from minitvm.passes.compare import random_value
+from minitvm.passes.draws import random_value
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.graph import Node
 from minitvm.runtime.library import Library

@@ -17,7 +17,8 @@ from minitvm.lab.check_models import ModelProof, first_wrong_step, overlaps, pro
 from minitvm.lab.check_passes import PassProof, Pipeline, named, proof_of
 from minitvm.lab.check_result import Finding
 from minitvm.lab.minify import minify
-from minitvm.passes.compare import Draw, close
+from minitvm.passes.compare import close
+from minitvm.passes.draws import Draw
 from minitvm.passes.roundings import flatten
 from minitvm.passes.rule import Application, applications
 from minitvm.passes.verify import arguments_for

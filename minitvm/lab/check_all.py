@@ -41,7 +41,8 @@ from minitvm.lab.check_pieces import pieces
 from minitvm.lab.check_result import Checked, Finding, Outcome
 from minitvm.lab.user_files import names_of
 from minitvm.passes import InferType, Pass, PassContext, Rule, RulePass, Sequential, default_pipeline, rule_pass
-from minitvm.passes.compare import Comparison, Draw
+from minitvm.passes.compare import Comparison
+from minitvm.passes.draws import Draw
 from minitvm.passes.manager import closest
 from minitvm.passes.pipeline import Plan
 from minitvm.passes.redundancy import bind_params

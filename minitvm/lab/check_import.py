@@ -23,7 +23,8 @@ from minitvm.ir.expr import Function, Module, Tuple
 from minitvm.lab.check_oracles import Oracle
 from minitvm.lab.check_result import Finding
 from minitvm.passes import InferType
-from minitvm.passes.compare import Comparison, Run, close, compare, random_inputs
+from minitvm.passes.compare import Comparison, Run, close, compare
+from minitvm.passes.draws import random_inputs
 from minitvm.passes.redundancy import bind_params
 
 _CANNOT = (MiniTVMError, ValueError, TypeError, KeyError)

@@ -19,7 +19,8 @@ from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.op import Op
 from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls, sizes_of
-from minitvm.passes.compare import DRAWS, Comparison, Draw, compare
+from minitvm.passes.compare import Comparison, compare
+from minitvm.passes.draws import DRAWS, Draw
 from minitvm.passes.roundings import Results
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library

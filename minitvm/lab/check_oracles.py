@@ -15,7 +15,8 @@ from minitvm.errors import ConfigError, MiniTVMError
 from minitvm.ir.decision import Declined
 from minitvm.ir.expr import Function, Module
 from minitvm.lab.check_models import runner
-from minitvm.passes.compare import DRAWS, Draw, Run, random_inputs, turns
+from minitvm.passes.compare import Run
+from minitvm.passes.draws import DRAWS, Draw, random_inputs, turns
 from minitvm.passes.roundings import Results, flatten
 
 ORACLES = ("reference", "onnxruntime", "interp")

@@ -9,7 +9,8 @@ from typing import Any
 
 from minitvm.errors import MiniTVMError, PassError
 from minitvm.ir.expr import Module
-from minitvm.passes.compare import Comparison, Draw
+from minitvm.passes.compare import Comparison
+from minitvm.passes.draws import Draw
 from minitvm.passes.instrument import PassInfo, PassInstrument
 from minitvm.passes.manager import Pass, PassContext
 from minitvm.passes.verify import NotCompared, NumbersDiffer, Verify, compare_numbers, draws_of

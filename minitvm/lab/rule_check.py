@@ -30,7 +30,8 @@ from minitvm.ir.visitor import calls, free_vars, post_order, use_counts
 from minitvm.lab.drawing import Drawer, NotDrawn, PredicateFailed, strata
 from minitvm.passes.bits import first_other_bits
 from minitvm.passes.bound import Bound, Of
-from minitvm.passes.compare import DRAWS, LARGE, closer, compare, random_inputs, turns
+from minitvm.passes.compare import compare
+from minitvm.passes.draws import DRAWS, LARGE, closer, random_inputs, turns
 from minitvm.passes.roundings import Results, beyond_reassociation, beyond_roundings, flatten
 from minitvm.passes.rule import Rule, check_answer
 

@@ -17,7 +17,8 @@ from minitvm.ir.structural import structural_hash
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls, children
 from minitvm.passes.bits import first_change
-from minitvm.passes.compare import DRAWS, Comparison, Draw, Explain, close, compare
+from minitvm.passes.compare import Comparison, Explain, close, compare
+from minitvm.passes.draws import DRAWS, Draw
 from minitvm.passes.instrument import PassInfo, PassInstrument, Running
 from minitvm.passes.roundings import HALF_RTOL, RTOL, Results, beyond_reassociation, flatten
 

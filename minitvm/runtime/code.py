@@ -57,9 +57,6 @@ class Code(Protocol):
 CODES: dict[str, type[Code]] = {}
 """By kind of target; minitvm's own as soon as they are asked for."""
 
-_HOMES = {"llvm": "native", "interp": "interpreter"}
-"""The modules beside this one that hold them."""
-
 
 @door
 def code_above(kind: str) -> type[Code] | None:
@@ -67,14 +64,20 @@ def code_above(kind: str) -> type[Code] | None:
     return None
 
 
+@door
+def interpreter() -> type[Code] | None:
+    """What runs loops, the code of target ``interp``, as they are."""
+    return None
+
+
 def code_for(target: str) -> type[Code]:
     """What runs code made for a target; :class:`LibraryError` where nothing here does."""
     kind = target.partition(" ")[0]
-    if kind not in CODES and kind in _HOMES:
-        importlib.import_module(f"minitvm.runtime.{_HOMES[kind]}")
-    if kind not in CODES and (above := code_above(kind)) is not None:
-        CODES[kind] = above
     if kind not in CODES:
-        known = ", ".join(sorted({*CODES, *_HOMES}))
+        importlib.import_module("minitvm.runtime.native")
+        above = {kind: code_above(kind), "interp": interpreter()}
+        CODES.update({name: code for name, code in above.items() if code is not None})
+    if kind not in CODES:
+        known = ", ".join(sorted(CODES))
         raise LibraryError(f"nothing here runs code for target {target!r}", hint=f"this minitvm runs code for {known}")
     return CODES[kind]

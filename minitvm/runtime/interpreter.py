@@ -80,6 +80,12 @@ def _array(buffer: Buffer, address: int | None) -> np.ndarray:
 
 CODES["interp"] = Interpreter
 
+
+def interpreter() -> type[Interpreter]:
+    """What runs loops as they are."""
+    return Interpreter
+
+
 # --- as bytes -----------------------------------------------------------------------------------------------------
 
 _NODES = (Buffer, LoopExpr, Stmt, Kernel)

@@ -17,7 +17,8 @@ from minitvm.ir.structural import assert_structural_equal, structural_equal, str
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls
 from minitvm.passes import InferType, Pass, PassContext, manager
-from minitvm.passes.compare import DRAWS, Draw, close, difference
+from minitvm.passes.compare import close, difference
+from minitvm.passes.draws import DRAWS, Draw
 from minitvm.passes.roundings import RTOL
 from minitvm.passes.rule import FAST_MATH, Rule, RulePass, rule_pass
 from minitvm.passes.verify import compare_numbers, draws_of
