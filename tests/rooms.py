@@ -34,7 +34,7 @@ _LOOPS, _PASSES = "codegen/templates", "passes"
 
 ROOMS = {
     "cuda": room(5_830, "codegen/cuda runtime/nvidia"),
-    "lab": room(5_750, "lab"),
+    "lab": room(5_765, "lab"),
     "viewer": room(790, "viewer codegen/llvm/origins.py"),
     "cli": room(1_700, "cli __main__.py"),
     "ort": room(
@@ -45,9 +45,9 @@ ROOMS = {
     "tvm": room(
         3_438, "tvm relay contrib context.pyi error.pyi instrument.pyi module.pyi nd.pyi parser.pyi transform.pyi"
     ),
-    "torch": room(427, "torch"),
+    "torch": room(430, "torch"),
     "primer": room(1_000, "primer.py"),
-    "testing": room(575, "testing"),
+    "testing": room(577, "testing"),
     "more": room(
         4_730,
         f"frontend/onnx/more ir/ops/more {_PASSES}/by_parts.py {_PASSES}/parallel_blocks.py {_LOOPS}/dense_blocks.py"
@@ -66,7 +66,7 @@ ROOMS = {
     "files of libraries": room(400, "runtime/archive.py runtime/param_dict.py"),
     "signing": room(95, "runtime/signing.py"),
     "verifying": room(
-        735,
+        760,
         f"ir/verify.py driver/verify.py {_PASSES}/verify.py {_PASSES}/bits.py {_PASSES}/compare.py"
         f" {_PASSES}/draws.py {_PASSES}/roundings.py",
     ),
@@ -90,7 +90,7 @@ ROOMS = {
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 28_830, 339_400, 12.0
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 28_690, 337_500, 12.0
 
 
 def python_files() -> list[str]:
