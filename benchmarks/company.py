@@ -21,7 +21,7 @@ from benchmarks import worker
 from benchmarks.asked import OWN
 from benchmarks.cases import make
 from benchmarks.runtimes import OPENERS
-from minitvm.runtime.timing import in_rotation
+from minitvm.runtime.rounds import in_rotation
 
 BUSY, SPINNING = "busy neighbour", "after onnxruntime"
 SITUATIONS = (BUSY, SPINNING)

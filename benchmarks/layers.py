@@ -27,7 +27,7 @@ from minitvm.errors import MiniTVMError
 from minitvm.ir.loop import Alloc, Const, For, Kernel, LoopKind, walk_stmts
 from minitvm.ir.op import Op
 from minitvm.ir.visitor import calls
-from minitvm.runtime.timing import PAUSE, side_by_side
+from minitvm.runtime.rounds import PAUSE, side_by_side
 
 PEER = "onnxruntime"
 MOST_RUNS = 400

@@ -14,7 +14,7 @@ import minitvm
 from benchmarks.onnx_models import NETWORKS
 from benchmarks.report import table_of
 from benchmarks.runtimes import random_feeds, relative_error, statistics
-from minitvm.runtime.timing import PAUSE, side_by_side
+from minitvm.runtime.rounds import PAUSE, side_by_side
 
 LEVELS = (0, 1, 2, 3)
 

@@ -18,7 +18,8 @@ from benchmarks import worker
 from benchmarks.asked import OWN
 from benchmarks.runtimes import OPENERS, Feeds, relative_error, statistics
 from minitvm.errors import MiniTVMError
-from minitvm.runtime.timing import BenchmarkResult, Run, in_rotation, timed
+from minitvm.runtime.rounds import in_rotation
+from minitvm.runtime.timing import BenchmarkResult, Run, timed
 
 PAUSE = 0.12
 """Seconds of sleep before a turn: a service that gets a request now and then; and other runtimes' worker threads, which

@@ -54,9 +54,9 @@ ROOMS = {
         f" {_LOOPS}/recurrent_quantized.py {_LOOPS}/running_sum.py {_LOOPS}/tensor_scatter.py",
     ),
     "tuner": room(
-        780,
+        815,
         "codegen/overrides.py codegen/records.py driver/tune.py */roofline.py runtime/measured.py runtime/debug.py"
-        " codegen/llvm/peak.py",
+        " runtime/rounds.py codegen/llvm/peak.py",
     ),
     "interpreter": room(120, "codegen/interp runtime/interpreter.py"),
     "poison": room(155, "runtime/poison.py"),
@@ -90,7 +90,7 @@ ROOMS = {
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 28_690, 337_500, 12.0
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 28_660, 337_300, 12.0
 
 
 def python_files() -> list[str]:

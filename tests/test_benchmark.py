@@ -39,7 +39,7 @@ from benchmarks.graph import Graph
 from benchmarks.machine import Peak
 from benchmarks.onnx_models import NETWORKS
 from benchmarks.runtimes import relative_error, statistics
-from minitvm.runtime import timing
+from minitvm.runtime import rounds, timing
 
 
 @pytest.fixture(autouse=True)
@@ -299,7 +299,7 @@ def test_threads_in_company_of_other_threads_come_right_after_them(
 def test_turns_rotate_and_their_first_run_is_not_counted() -> None:
     calls: list[str] = []
     runs = {name: (lambda name=name: calls.append(name)) for name in "ab"}
-    times = timing.side_by_side(runs, rounds=2, pause=0, most=2)
+    times = rounds.side_by_side(runs, rounds=2, pause=0, most=2)
     timed = calls[calls.index("b", calls.index("b") + 3) :]
     assert len(times["a"].results) == len(times["b"].results) == 2 * 2
     assert timed[-1] == "a"  # the second round began with b

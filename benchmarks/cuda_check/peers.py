@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from benchmarks.cuda_check.networks import CONFIG, FLOAT16, FLOAT32, TF32, model_of, network, sample, stored
 from minitvm import GraphModule, Library, compile, cuda
 from minitvm.passes.manager import PassContext
-from minitvm.runtime.timing import in_rotation
+from minitvm.runtime.rounds import in_rotation
 
 OWN = "minitvm"
 

@@ -24,8 +24,9 @@ from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
 from minitvm.runtime.measured import Measured, again, doubts
 from minitvm.runtime.roofline import Roofline, cost_of
+from minitvm.runtime.rounds import side_by_side
 from minitvm.runtime.signing import sign as signature
-from minitvm.runtime.timing import side_by_side, timed
+from minitvm.runtime.timing import timed
 from minitvm.target import Rates
 
 

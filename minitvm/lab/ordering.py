@@ -26,7 +26,8 @@ from minitvm.passes.manager import Pass, PassContext
 from minitvm.passes.pipeline import Plan, Sequential
 from minitvm.passes.roundings import flatten
 from minitvm.runtime.executor import GraphModule
-from minitvm.runtime.timing import BenchmarkResult, side_by_side
+from minitvm.runtime.rounds import side_by_side
+from minitvm.runtime.timing import BenchmarkResult
 
 MOST_ORDERS = 120
 """Builds that one experiment may take: the orders of five passes."""

@@ -22,7 +22,8 @@ from minitvm.lab.subject import Subject
 from minitvm.passes.compare import close, difference
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.executor import GraphModule
-from minitvm.runtime.timing import BenchmarkResult, side_by_side
+from minitvm.runtime.rounds import side_by_side
+from minitvm.runtime.timing import BenchmarkResult
 
 __all__ = ["Changed", "Override", "measure_override", "override"]
 

@@ -55,7 +55,7 @@ _LEAVES_MUCH = 0.3
 
 @dataclass(frozen=True)
 class CompileOptions:
-    """How a session compiles its model: what the arguments of :class:`minitvm.InferenceSession` ask for."""
+    """The way in which a session compiles its model, as the arguments of :class:`minitvm.InferenceSession` have it."""
 
     shape_dict: Mapping[str, Sequence[int | str]] | None
     num_threads: int

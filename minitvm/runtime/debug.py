@@ -18,6 +18,7 @@ from minitvm.runtime.checks import joined
 from minitvm.runtime.devices import Device
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.graph import Node
+from minitvm.runtime.graph_json import json_of
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
 from minitvm.runtime.timing import timed
@@ -82,7 +83,7 @@ class GraphModuleDebug(GraphModule):
         dump_root: str | Path | None = None,
     ) -> None:
         super().__init__(instance)
-        self.graph_json = graph_json or instance.artifact.graph_json
+        self.graph_json = graph_json or json_of(instance.artifact.graph, instance.artifact.plan)
         self.dump_root = Path(dump_root) if dump_root is not None else None
         self.records: list[NodeRecord] = []
         self._kept: dict[int, list[Any]] = {}

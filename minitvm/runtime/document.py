@@ -20,19 +20,8 @@ from minitvm.ir.dims import RELATIONS, Dim, Fact
 from minitvm.ir.dtypes import DTYPES, STORED
 from minitvm.ir.types import numpy_dtype
 from minitvm.runtime.container import Data
-from minitvm.runtime.graph import (
-    Artifact,
-    CpuTag,
-    Graph,
-    Host,
-    HostCall,
-    Plan,
-    dim_json,
-    dim_of,
-    graph_form,
-    graph_of,
-    round_up,
-)
+from minitvm.runtime.graph import Artifact, CpuTag, Graph, Host, HostCall, Plan, round_up
+from minitvm.runtime.graph_json import dim_json, dim_of, graph_form, graph_of
 
 Json: TypeAlias = Any
 """What ``json.loads`` returns."""

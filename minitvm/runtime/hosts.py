@@ -22,7 +22,7 @@ from minitvm.ir.reader import Reader
 from minitvm.ir.text import print_module
 from minitvm.ir.types import FuncType, Type, bound, flatten, leaves, nest
 from minitvm.ir.visitor import calls, held_functions, sizes_of
-from minitvm.runtime.graph import dim_of
+from minitvm.runtime.graph_json import dim_of
 from minitvm.runtime.instance import HostRun, Instance
 
 

@@ -33,6 +33,7 @@ from minitvm.runtime.code import Code, code_for
 from minitvm.runtime.devices import Device
 from minitvm.runtime.direct import AS_EVER, DirectCall, How
 from minitvm.runtime.graph import Artifact, HostCall
+from minitvm.runtime.graph_json import json_of
 from minitvm.runtime.instance import HostRun, Instance
 from minitvm.runtime.ndarray import Parameter
 from minitvm.runtime.origin import Origin
@@ -313,7 +314,7 @@ class Library(Shown):
 
     @property
     def graph_json(self) -> str:
-        return self.artifact.graph_json
+        return json_of(self.artifact.graph, self.artifact.plan)
 
     @property
     def threads(self) -> int:

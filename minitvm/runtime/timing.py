@@ -1,11 +1,10 @@
-"""Timing: one runtime's repeated runs, as TVM's ``benchmark`` has them, and several runtimes side by side."""
+"""Timing: repeated runs, as TVM's ``benchmark`` has them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
@@ -13,14 +12,8 @@ from minitvm.errors import ConfigError
 
 MOST_MS = 24 * 3600 * 1000
 """The longest time asked of one figure: a day."""
-PAUSE = 0.1
-"""Seconds between two runtimes.  Worker threads spin for a while after a run (ONNX Runtime's for 40 milliseconds);
-without the pause they would take a core from whoever comes next."""
-SECONDS_OF_A_TURN = 0.04
-MOST_RUNS_OF_A_TURN = 20
 
 Run = Callable[[], object]
-K = TypeVar("K")
 
 
 def timed(run: Run, runs: int = 1) -> list[float]:
@@ -31,9 +24,6 @@ def timed(run: Run, runs: int = 1) -> list[float]:
         run()
         found.append(time.perf_counter() - start)
     return found
-
-
-# --- one runtime --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -105,43 +95,3 @@ def _mean(run: Run, number: int, least: float, wait: Run) -> float:
         seconds += timed(together)[0]
         runs += number
     return seconds / runs
-
-
-# --- several ------------------------------------------------------------------------------------------------------
-
-
-def in_rotation(names: Iterable[K], number: int) -> list[K]:
-    """All of them in the order of a round: each begins with another one."""
-    order = [*names]
-    first = number % max(1, len(order))
-    return order[first:] + order[:first]
-
-
-def side_by_side(
-    runs: Mapping[str, Run],
-    rounds: int,
-    pause: float = PAUSE,
-    on_round: Callable[[int], None] | None = None,
-    most: int = MOST_RUNS_OF_A_TURN,
-    turn: float = SECONDS_OF_A_TURN,
-) -> dict[str, BenchmarkResult]:
-    """Time all of ``runs`` interleaved: every round each a few times, with a pause in between, and the order changes.
-
-    The first run of every turn warms caches and threads and is not counted.  A ``turn`` is about so many seconds long,
-    and ``most`` runs at most.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    repeats = {name: _repeats(run, most, turn) for name, run in runs.items()}
-    for number in range(rounds):
-        for name in in_rotation(runs, number):
-            time.sleep(pause)
-            seconds[name] += timed(runs[name], repeats[name] + 1)[1:]
-        if on_round is not None:
-            on_round(number)
-    return {name: BenchmarkResult(found) for name, found in seconds.items()}
-
-
-def _repeats(run: Run, most: int, turn: float) -> int:
-    """Runs of one turn, so that short models fill it as long ones do."""
-    seconds = min(timed(run, 4)[1:])  # one alone may be ten times as long while others use the machine
-    return int(min(most, max(2, turn / seconds)))

@@ -32,7 +32,8 @@ from minitvm.runtime.code import CODES
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.devices import HOST, Memory
 from minitvm.runtime.direct import DirectCall
-from minitvm.runtime.graph import Launch, LibraryCall, graph_of
+from minitvm.runtime.graph import Launch, LibraryCall
+from minitvm.runtime.graph_json import graph_of
 from minitvm.runtime.interpreter import from_bytes, to_bytes
 from minitvm.runtime.library import Library
 from minitvm.target import OPTIONS, Target

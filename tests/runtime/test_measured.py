@@ -19,7 +19,7 @@ from minitvm.cli import cli
 from minitvm.codegen.llvm import backend as llvm_backend
 from minitvm.codegen.records import read
 from minitvm.lab import profile, profiling
-from minitvm.runtime import timing
+from minitvm.runtime import rounds
 from minitvm.runtime.measured import BELOW, MISSING, RELIABLE, SPREAD, Measured, again
 from minitvm.viewer.document import document_of
 
@@ -65,11 +65,11 @@ def _absurd_clock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     def squeezed(self: Any) -> list[Any]:
         return [(t, n, 10**9 + i * step, 10**9 + (i + 1) * step) for i, (t, n, *_) in enumerate(run(self))]
 
-    for place in ("lab.profiling", "runtime.debug", "runtime.code", "runtime.timing", "cli.run"):
+    for place in ("lab.profiling", "runtime.debug", "runtime.code", "runtime.timing", "runtime.rounds", "cli.run"):
         monkeypatch.setattr(f"minitvm.{place}.timed", timed)
     monkeypatch.setattr(profiling._Clocked, "run", squeezed)
-    monkeypatch.setattr(timing, "_repeats", lambda *_: 2)
-    monkeypatch.setattr("minitvm.cli.run.side_by_side", partial(timing.side_by_side, pause=0.0))
+    monkeypatch.setattr(rounds, "_repeats", lambda *_: 2)
+    monkeypatch.setattr("minitvm.cli.run.side_by_side", partial(rounds.side_by_side, pause=0.0))
     monkeypatch.setattr(llvm_backend.LlvmBackend, "measured", lambda self: self.machine.rates(self.machine.threads))
 
 
