@@ -90,7 +90,7 @@ ROOMS = {
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 28_660, 337_300, 12.0
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 28_680, 337_650, 12.0
 
 
 def python_files() -> list[str]:
