@@ -73,11 +73,12 @@ def interpreter() -> type[Code] | None:
 def code_for(target: str) -> type[Code]:
     """What runs code made for a target; :class:`LibraryError` where nothing here does."""
     kind = target.partition(" ")[0]
-    if kind not in CODES:
+    if kind == "llvm" and kind not in CODES:
         importlib.import_module("minitvm.runtime.native")
+    if kind not in CODES:
         above = {kind: code_above(kind), "interp": interpreter()}
         CODES.update({name: code for name, code in above.items() if code is not None})
     if kind not in CODES:
-        known = ", ".join(sorted(CODES))
+        known = ", ".join(sorted({*CODES, "llvm"}))
         raise LibraryError(f"nothing here runs code for target {target!r}", hint=f"this minitvm runs code for {known}")
     return CODES[kind]
