@@ -155,7 +155,8 @@ class _Body:
         self.axes: list[int] = []
         self.inside: dict[Expr, Expr] = {}
         for node in cutting.order:
-            if cutting.level[node] == level:
+            is_all = node is cutting.main.body and isinstance(node, Tuple)  # which main makes
+            if cutting.level[node] == level and not is_all:
                 self.inside[node] = self._made(node)
 
     def value(self, node: Expr) -> Expr:

@@ -55,7 +55,14 @@ def test_a_saved_library_of_control_flow_is_for_all_sizes(tmp_path: Path) -> Non
 HEAD = """
 <ir_version: 9, opset_import: ["" : 18]>
 control (float[n, 4] x) => (y) <int64[1] zero = {0}, int64[1] one = {1}, int64[1] many = {1000}, int64 first = {0},
-  int64 seven = {7}, float nothing = {0.0}, bool yes = {1}> {
+  int64 last = {-1}, int64 seven = {7}, float nothing = {0.0}, bool yes = {1}> {
+"""
+LISTED = """
+  rows = Shape <start = 0, end = 1> (x)  trips = Squeeze (rows)  nothing_yet = SequenceEmpty <dtype = 1> ()
+  state, listed = Loop (trips, yes, x, nothing_yet) <
+    body = trip (int64 i, bool on, float[k, 4] s, seq(float[4]) l) => (next, after, longer) {
+      row = Gather <axis = 0> (x, i)  mean = ReduceMean <keepdims = 0> (s, zero)  made = Add (row, mean)
+      after = Tanh (s)  longer = SequenceInsert (l, made)  next = Identity (on) }>
 """
 BY_DATA = """
   asked = Greater (sum, nothing)
@@ -77,6 +84,9 @@ FORMS = {
     row = Gather <axis = 0> (s, first)  turned = Tanh (row)  as_row = Unsqueeze (turned, zero)
     after = Concat <axis = 0> (s, as_row)  next = Identity (on) }>
 """,
+    "a list that a loop appends to": LISTED + "  z = ConcatFromSequence <axis = 1, new_axis = 1> (listed)",
+    "a list, one behind the other": LISTED + "  z = ConcatFromSequence <axis = 0> (listed)",
+    "the last of a list": LISTED + "  z = SequenceAt (listed, last)",
     "rows that a loop takes away until a condition": """
   z = Loop ("", yes, x) <body = trip (int64 i, bool on, float[k, 4] s) => (next, after) {
     left = Shape <start = 0, end = 1> (s)  count = Squeeze (left)  after = Slice (s, one, many)
@@ -132,3 +142,15 @@ def _agrees(text: str, shapes: list[tuple[int, ...]], libraries: int) -> None:
             assert found.shape == wanted.shape
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
     assert (len(session.libraries), session.host_calls) == (libraries, [])
+
+
+def test_a_list_that_is_handed_out_is_a_list() -> None:
+    text = HEAD.replace("=> (y)", "=> (seq(float[4]) y)") + LISTED + "  y = Identity (listed)\n}"
+    model = onnx.parser.parse_model(text).SerializeToString()
+    session = minitvm.InferenceSession(model, num_threads=1)
+    peer = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    for rows in (3, 1):
+        x = np.random.default_rng(rows).uniform(-1, 1, (rows, 4)).astype("float32")
+        found, wanted = session.run(None, {"x": x})[0], peer.run(None, {"x": x})[0]
+        assert len(found) == len(wanted) == rows
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)

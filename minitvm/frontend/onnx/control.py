@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -13,24 +12,15 @@ from minitvm.doors import door, left_out
 from minitvm.errors import FrontendError, TypeInferenceError
 from minitvm.frontend.onnx.check import outer_names
 from minitvm.frontend.onnx.elsewhere import bags
+from minitvm.frontend.onnx.lists import appended, named, with_lists
 from minitvm.frontend.onnx.model import describe_value
 from minitvm.frontend.onnx.node import OnnxNode, emit, normalize_axis, place_of, rank
 from minitvm.frontend.onnx.registry import onnx_op
-from minitvm.frontend.onnx.shape_values import element, shape_value
+from minitvm.frontend.onnx.shape_values import shape_value
 from minitvm.ir.builder import call_op
-from minitvm.ir.dims import (
-    Dim,
-    SymbolicDim,
-    are_counted_on,
-    facts,
-    forget_since,
-    is_anonymous,
-    larger,
-    measure,
-    measuring,
-)
+from minitvm.ir.dims import Dim, SymbolicDim, are_counted_on, facts, forget_since, is_anonymous, larger, measuring
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
-from minitvm.ir.types import TensorType, TupleType, Type, alike, as_shape, common, is_numeric, leaves, tensor_fields
+from minitvm.ir.types import TensorType, TupleType, Type, alike, as_shape, common, leaves, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild, substitute
 
 Captured: TypeAlias = tuple[Expr, dict[Expr, Var]]
@@ -128,19 +118,6 @@ def _results(call: Expr) -> list[Expr]:
     return list(call) if isinstance(call.type, TupleType) else [call]
 
 
-def named(value: Expr) -> Expr:
-    """A value with a name for each dimension that the data decide, where a run measures them."""
-    type_ = value.type
-    if not are_counted_on() or not isinstance(type_, TensorType) or not is_numeric(type_):
-        return value
-    if not any(map(is_anonymous, type_.shape)):
-        return value
-    shape = emit("shape_of", value, dtype="int64")
-    parts = [partial(element, shape, axis) for axis in range(type_.rank)]
-    named_ = [measure(parts[i], (value, i)) if is_anonymous(d) else d for i, d in enumerate(type_.shape)]
-    return emit("control.sized", value, extents=tuple(named_))
-
-
 @door
 def staged_body(body: Expr, measured: Measured) -> Expr:
     """What a branch or a trip computes, cut where its data decide sizes."""
@@ -197,15 +174,29 @@ def loop(node: OnnxNode) -> list[Expr]:
             raise
         params = _loop_params(node, graph, [value.type for value in first])
         (body, taken), measured = _never(node, error, graph, params), {}
+    lists = appended(params[2:], body, first)
+    params, carried, body = _without(lists, params, first, body)
     body, taken = closed(body, taken, importer.known, measured)
-    scanned = _tensors(body, 1 + len(first))
-    rows = _rows(node, scanned, graph.output[1 + len(first) :])
+    scanned = _tensors(body, 1 + len(carried))
+    rows = _rows(node, scanned, [*graph.output[1 + len(first) :], *(onnx.ValueInfoProto() for _ in lists)])
     if _stops(trips, going):
-        return [*first, *_nothing(rows, scanned)]
+        return with_lists([*carried, *_nothing(rows, scanned)], lists, len(first))
     function, known = Function([*params, *taken.values()], body), _known_trips(node, trips, going, params[1], body)
-    values = [trips, going, *first, *taken]
-    found = call_op("control.loop", *values, body=function, num_carried=len(first), trips=known, rows=rows)
-    return list(map(named, _results(found)))
+    values = [trips, going, *carried, *taken]
+    found = call_op("control.loop", *values, body=function, num_carried=len(carried), trips=known, rows=rows)
+    return with_lists(_results(found), lists, len(first))
+
+
+def _without(
+    lists: Mapping[int, Expr], params: list[Var], first: list[Expr], body: Expr
+) -> tuple[list[Var], list[Expr], Expr]:
+    """A loop in which what trips append to lists is scanned: its parameters, what it carries at first, its body."""
+    if not lists:
+        return params, first, body
+    kept = [i for i in range(len(first)) if i not in lists]
+    fields = list(body.fields) if isinstance(body, Tuple) else []
+    after = [fields[0], *(fields[1 + i] for i in kept), *fields[1 + len(first) :], *lists.values()]
+    return [*params[:2], *(params[2 + i] for i in kept)], [first[i] for i in kept], Tuple(after)
 
 
 def _body(node: OnnxNode, graph: onnx.GraphProto, first: list[Expr]) -> Body:

@@ -6,6 +6,7 @@ Of a sequence whose values are known one by one nothing is left but the values.
 import numpy as np
 import onnx
 
+from minitvm.frontend.onnx.lists import joined, stack_of
 from minitvm.frontend.onnx.more.foreign import attribute_tensors
 from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, onnx_dtype, rank
 from minitvm.frontend.onnx.registry import formulas, onnx_op
@@ -13,7 +14,7 @@ from minitvm.frontend.onnx.tensor import concatenated, integers, parted
 from minitvm.frontend.onnx.types import type_of_proto
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.ops.more.sequence import OptionalNone, OptionalOf, SequenceOf, SequenceSplit
-from minitvm.ir.types import STRING, SequenceType, TensorType, is_numeric
+from minitvm.ir.types import STRING, SequenceType, TensorType, is_named, is_numeric
 
 TAKES_ALL = frozenset({"Constant", "Identity", "If", "Loop", "SequenceMap"}) | {
     "CategoryMapper",
@@ -63,7 +64,9 @@ def _of(node: OnnxNode, parts: list[Expr]) -> Expr:
 
 
 def _at(node: OnnxNode) -> Expr:
-    found = _known(node, 1, 0)
+    found, stack = _known(node, 1, 0), stack_of(node[0])
+    if stack is not None:
+        return node.as_onnx("Gather", stack, node[1], axis=0)[0]  # type: ignore[return-value]
     return emit("sequence.at", node[0], node[1]) if found is None else found[0][found[1]]
 
 
@@ -84,12 +87,17 @@ def _erase(node: OnnxNode) -> Expr:
 
 
 def _length(node: OnnxNode) -> Expr:
-    parts = _parts(node[0])
+    parts, stack = _parts(node[0]), stack_of(node[0])
+    if stack is not None:
+        return emit("take", emit("shape_of", stack, dtype="int64"), integers(0), axis=0, mode="clip")
     return emit("sequence.length", node[0]) if parts is None else integers(len(parts))
 
 
 def _concatenated(node: OnnxNode) -> Expr:
     parts, axis, stack = _parts(node[0]), node.require("axis"), bool(node.attr("new_axis"))
+    rows = stack_of(node[0])
+    if rows is not None and (stack or is_named(rows.type)):
+        return joined(rows, normalize_axis(node, axis, rank(rows) - 1 + stack), stack)
     if not parts or not all(isinstance(part.type, TensorType) and is_numeric(part.type) for part in parts):
         return emit("sequence.concatenate", node[0], axis=axis, stack=stack)
     axis = normalize_axis(node, axis, rank(parts[0]) + stack)
