@@ -20,8 +20,10 @@ from minitvm.ir.visitor import children, post_order
 
 
 def appended(params: Sequence[Var], body: Expr, first: Sequence[Expr]) -> dict[int, Expr]:
-    """By the number of a carried value that is a list without values at first the tensor that every trip appends, where
-    all are of one shape and nobody else looks at the list."""
+    """The tensors that every trip appends to lists, by the numbers of these among the carried values.
+
+    A list has no values at first, all tensors are of one shape, and nobody else looks at it.
+    """
     fields = body.fields[1:] if isinstance(body, Tuple) else ()
     uses = Counter(child for node in post_order(body) for child in children(node))
     found: dict[int, Expr] = {}
