@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from minitvm.cli import common
-from minitvm.cli.options import PATH, command, option
+from minitvm.cli.options import PATH, as_json, command, option
 from minitvm.errors import InputError
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def start(chapter: str | None, output: Path | None, force: bool) -> None:
 @command()
 @click.argument("chapter")
 @click.argument("file", type=PATH)
-@option("--json", "as_json", is_flag=True, help="Everything as JSON on standard output.")
+@as_json
 @option("--gradescope", type=PATH, help="Write Gradescope's results.json to this file.")
 @option("--csv", "csv_path", type=PATH, help="Write points by student and exercise to this file.")
 def grade(chapter: str, file: Path, as_json: bool, gradescope: Path | None, csv_path: Path | None) -> None:
@@ -67,7 +67,7 @@ def grade(chapter: str, file: Path, as_json: bool, gradescope: Path | None, csv_
     found = {name: graded(chapter, one) for name, one in _students(file, submissions).items()}
     if as_json:
         forms = {name: one.form() for name, one in found.items()}
-        click.echo(json.dumps(forms if file.is_dir() else forms[file.stem], indent=1))
+        common.say_json({"chapter": chapter, "grades": forms}, file, all(one.complete for one in found.values()))
     for name, one in found.items() if not as_json else ():
         click.echo(f"{name}: {one.earned} of {one.points} points" if file.is_dir() else str(one))
     if gradescope is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from minitvm.passes.partition import MergeComposite as MergeComposite
     from minitvm.passes.partition import PartitionGraph as PartitionGraph
 
-_FORMS = dict.fromkeys(("AlterOpLayout", "ConvertLayout", "Legalize"), "registered")
+_FORMS = dict.fromkeys(("AlterOpLayout", "CallLibraries", "ConvertLayout", "Legalize", "ShareRows"), "registered")
 _FORMS["ToMixedPrecision"] = "mixed_precision"
 _FORMS["FakeQuantizationToInteger"] = "fake_quantization_pass"
 """Passes that are made of Relay's arguments."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import minitvm
-from minitvm import relay
+from minitvm import passes, relay
 from minitvm.errors import MiniTVMError, TypeInferenceError
 from minitvm.ir.structural import assert_structural_equal
 from minitvm.relay import transform
@@ -127,3 +127,15 @@ def test_what_raises_says_where() -> None:
 def test_passes_of_a_target_know_this_machine() -> None:
     for made in (transform.AlterOpLayout(), transform.FakeQuantizationToInteger(), transform.Legalize()):
         assert_same_numbers(made(module(CONV)), module(CONV))
+
+
+def test_every_pass_is_made_without_arguments_but_those_that_have_to_be_told() -> None:
+    """``ShareRows()`` and ``CallLibraries()`` wanted a machine and a choice of libraries."""
+    told = {"ConvertLayout", "FunctionPass", "ModulePass", "Pass", "RulePass", "Sequential"}
+    kinds = {name: getattr(passes, name) for name in passes.__all__ if name not in told}
+    named = {name for name, kind in kinds.items() if isinstance(kind, type) and issubclass(kind, passes.Pass)}
+    assert {"ShareRows", "CallLibraries", "AlterOpLayout", "FuseOps"} <= named
+    made = {name: getattr(transform, name)() for name in named}
+    given = transform.InferType()(module(relay.nn.relu(CONV)))
+    for name in ("ShareRows", "CallLibraries"):
+        assert_structural_equal(made[name](given), given)

@@ -24,9 +24,9 @@ from minitvm.ir.ops.transform import LayoutTransform
 from minitvm.ir.relayout import Carry, Move, Placement, Site
 from minitvm.ir.types import Type
 from minitvm.ir.visitor import as_function, children, post_order, rewrite, substitute
-from minitvm.passes import alter_op_layout, canonicalize, convert_layout
+from minitvm.passes import alter_op_layout, call_libraries, canonicalize, convert_layout, share_rows
 from minitvm.passes.manager import FunctionPass, Pass, PassContext
-from minitvm.passes.places import PLACED, Asked, in_pipeline
+from minitvm.passes.places import PLACED, Asked, LibraryOf, in_pipeline
 from minitvm.target import MachineModel
 
 ALTER, LEGALIZE, CONVERT = "FTVMAlterOpLayout", "FTVMLegalize", "FTVMConvertOpLayout"
@@ -234,3 +234,18 @@ def AlterOpLayout(machine: MachineModel | None = None, kind: str | None = None, 
     found = backend.machine if backend else machine
     assert found is not None
     return alter_op_layout.AlterOpLayout(found, kind or (backend.schedules if backend else "llvm"), **options)
+
+
+def ShareRows(machine: MachineModel | None = None) -> Pass:
+    """For the target that was entered, or this machine, unless one is given."""
+    return share_rows.ShareRows(machine or backend_for(None, None).machine)
+
+
+def CallLibraries(library_of: LibraryOf | None = None) -> Pass:
+    """By the libraries of the target that was entered, as ``llvm -libs=cblas``, unless a choice is given."""
+    backend = backend_for(None, None)
+    return call_libraries.CallLibraries(library_of or (backend.library_of if backend.target.libs else _no_library))
+
+
+def _no_library(_: Call) -> None:
+    """Of a target that names none."""
