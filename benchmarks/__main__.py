@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import pathlib
 import tempfile
 import time
@@ -38,6 +39,7 @@ from benchmarks import layers as layer_sweep
 from benchmarks import levels as ladder
 from benchmarks import opening as openings
 from benchmarks import primer as small
+from benchmarks.cuda_check import constants
 from benchmarks.cuda_check import figures as gpu_figures
 from benchmarks.cuda_check.networks import NETWORKS as NETWORKS_TO_CHECK
 from benchmarks.cuda_check.networks import SMALL
@@ -318,6 +320,23 @@ def check_of_gpu(
         gpu_figures.write(found)
     if wrong := gpu_figures.wrong(found):
         raise click.ClickException(f"wrong results: {', '.join(wrong)}")
+
+
+@main.command("cuda-calibrate")
+@click.argument("path", type=options.PATH)
+@click.option("--write", is_flag=True, help="Put the figures into codegen/cuda/machine.py.")
+def calibrate(path: pathlib.Path, write: bool) -> None:
+    """Make the constants that templates count with of a run's calibration (cuda-check's check.json)."""
+    try:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        found = constants.seen_of(result)
+        text, before = constants.replaced(constants.TABLE.read_text(encoding="utf-8"), result["device"]["arch"], found)
+    except (OSError, ValueError, MiniTVMError) as error:
+        raise click.ClickException(str(error)) from error
+    for row in (("", "before", "after"), *constants.table(before, found)):
+        click.echo("{:20} {:>14} {:>14}".format(*row))
+    if write:
+        constants.TABLE.write_text(text, encoding="utf-8")
 
 
 @main.command("nvrtc")

@@ -141,7 +141,11 @@ def overlapped(lab: Lab) -> Figures:
         raise NotImplementedError("the stand-in has no programmatic dependent launch")
 
     def by(launch: Callable[[], None]) -> float:
-        return lab.seconds(lab.graph(lambda: [launch() for _ in range(count)] and None), 20) / count
+        def all_of_them() -> None:
+            for _ in range(count):
+                launch()
+
+        return lab.seconds(lab.graph(all_of_them), 20) / count
 
     plain = by(lambda: lab.launch("spin_after", lab.sms, 256, long))
     return {"after_another_s": plain, "after_another_programmatic_s": by(partial(_programmatic, lab, long))}
@@ -179,7 +183,7 @@ _SHARED = {
 def shared(lab: Lab) -> Figures:
     """Cycles of an SM for a warp's load."""
     rounds = lab.times_of(2000)
-    found = {}
+    found = Figures()
     for name, (kernel, share, stride) in _SHARED.items():
         cycles, _ = lab.counted(kernel, lab.sms, 1024, lab.out, rounds, share, stride)
         found[f"{name}_cycles"] = cycles / (_WARP * rounds * 16)
@@ -189,7 +193,7 @@ def shared(lab: Lab) -> Figures:
 
 def arithmetic(lab: Lab) -> Figures:
     """Cycles of an SM for a warp's instruction, rates of all SMs together, and the clock meanwhile."""
-    found = {}
+    found = Figures()
     for name, kernel, threads, unrolled, flops in (
         ("ffma", "multiply_adds", 1024, 64, 64),
         ("mma_f16", "multiply_f16", 512, 16, 2 * 16 * 8 * 16),

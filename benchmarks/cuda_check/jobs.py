@@ -186,7 +186,7 @@ def speed(job: Job) -> Iterator[Found]:
             times = turns(runners, job)
         except Exception as problem:  # a peer's; others run
             runners.pop(kind, None)
-            missing[kind] = (str(problem).splitlines() or [type(problem).__name__])[0][:300]
+            missing[kind] = _first_line(problem)
         yield {"times": times, "missing": missing, "differ": differ}
     if far := too_far(job, differ):
         yield {"times": times, "missing": missing, "differ": differ, "wrong": far}
@@ -303,9 +303,17 @@ def once(job: Job) -> Iterator[Found]:
 
 def warm(job: Job) -> Iterator[Found]:
     """What peers compile, into their cache."""
+    missing = dict[str, str]()
     for kind in job.peers:
-        peer(kind, *job.what, feed_of(job))
-    yield {"warm": list(job.peers)}
+        try:
+            peer(kind, *job.what, feed_of(job))
+        except Exception as problem:  # a peer's
+            missing[kind] = _first_line(problem)
+        yield {"missing": missing}
+
+
+def _first_line(problem: Exception) -> str:
+    return (str(problem).splitlines() or [type(problem).__name__])[0][:300]
 
 
 def trials(job: Job) -> Iterator[Found]:

@@ -29,7 +29,9 @@ def _found(what: tuple[str, int, str, str]) -> tuple[list[Task], KernelCompiler]
 
 
 def _predicted(what: tuple[str, int, str, str], part: int | str) -> pathlib.Path:
-    return pathlib.Path(config.cache_dir()) / f"trials-{'-'.join(map(str, what))}-{part}.jsonl"
+    folder = config.cache_dir()
+    assert folder is not None, "a check has one"
+    return folder / f"trials-{'-'.join(map(str, what))}-{part}.jsonl"
 
 
 def compiled_trials(what: tuple[str, int, str, str], part: int, parts: int, seconds: float) -> Iterator[dict[str, Any]]:

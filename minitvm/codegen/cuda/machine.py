@@ -21,8 +21,6 @@ _REGISTER_UNIT = 256  # a warp is given whole ones of these
 _SHARED_UNIT = 128
 _FLOAT = 4  # bytes
 _FEATURES = {"cp.async": 80, "mma": 80, "cluster": 90}
-LAUNCH = 3000
-"""Cycles that a launch costs after another one."""
 _WORTH_ROUNDING = 0.6
 """Of a launch and its cycles, what may be left with factors of fewer bits."""
 _ONE_BY_ONE = 0.12
@@ -57,6 +55,24 @@ _CARDS = {
     120: _Card(170, 48, 24, 100, 1024, 128, 105, 419, 1.8),  # RTX 5090
     121: _Card(48, 48, 24, 100, 1024, 128, 31, 125, 0.27),  # GB10
 }
+
+
+class Seen(NamedTuple):
+    """What a card was seen to do (``cuda-check --sections calibrate``); cycles are of an SM at work."""
+
+    card: str
+    launch: int  # cycles from the end of a graph's kernel to the next one's work
+    second_level: int  # cycles until what is loaded is there: from the second-level cache
+    memory: int  # and from memory
+    from_second_level: float  # bytes that an SM gets from there in a cycle, while all do
+    tensor_use: float  # of the tensor cores' peak, what mma.sync reaches
+    memory_use: float  # of the memory's peak, what reads reach
+
+
+_SEEN = {90: Seen("NVIDIA H200", 1448, 332, 681, 30.87, 0.647, 0.936)}
+"""``python -m benchmarks cuda-calibrate`` writes the entries.  Of others nothing is known but what an H200 does."""
+
+
 _CLUSTERED = {90: (14, 16, 16, 16, 16, 18, 18, 18)}
 """SMs of the parts of a GPU (GPCs) in one of which a cluster runs; an H200's driver tells how many clusters fit."""
 _LEAST_CLUSTERED = 14
@@ -86,6 +102,7 @@ class GpuModel(MachineModel):
     """A second."""
     clustered: tuple[int, ...] = _CLUSTERED[90]
     """SMs of the parts in one of which a cluster runs."""
+    seen: Seen = _SEEN[90]
 
     @property
     def name(self) -> str:
@@ -109,7 +126,7 @@ class GpuModel(MachineModel):
     def rates(self, threads: int) -> Rates:
         """The whole card's, whatever the host has."""
         levels = (Level("memory", math.inf, self.memory_bytes),)
-        return Rates(1, self.flops, self.clock, levels, LAUNCH / self.clock)
+        return Rates(1, self.flops, self.clock, levels, self.seen.launch / self.clock)
 
     def cycles(self, flops: float, dtype: str) -> float:
         return flops / (2 * self.lanes_of_sm * self.sms)
@@ -117,7 +134,7 @@ class GpuModel(MachineModel):
     def pays_to_move(self, multiply_adds: int, elements: int) -> bool:
         """Windows of a plain layout are loaded one element at a time; moving is two launches, and memory's work."""
         saved = multiply_adds / (self.lanes_of_sm * self.sms) * _ONE_BY_ONE
-        return saved > 2 * LAUNCH + 2 * elements * _FLOAT / self.bytes_per_cycle
+        return saved > 2 * self.seen.launch + 2 * elements * _FLOAT / self.bytes_per_cycle
 
     def pays_to_fill(self, multiply_adds: int, times: float, nbytes: int) -> bool:
         """True if tensor cores gain more than moving costs, which is a launch of its own, and memory's work."""
@@ -126,7 +143,7 @@ class GpuModel(MachineModel):
 
     def pays_to_round(self, exact: float, rounded: float) -> bool:
         """Products that are bound by launches, latency or memory gain nothing from tensor cores."""
-        return LAUNCH + rounded <= _WORTH_ROUNDING * (LAUNCH + exact)
+        return self.seen.launch + rounded <= _WORTH_ROUNDING * (self.seen.launch + exact)
 
     def runs_clusters(self, count: int, size: int) -> bool:
         """True if so many clusters run at once, as evenly as their blocks alone would; one that is left over doubles
@@ -175,5 +192,6 @@ def gpu_model(arch: str, threads: int = 1) -> GpuModel:
         flops=card.tera_flops * 1e12,
         tensor_flops=card.tera_flops_half * 1e12,
         memory_bytes=card.tera_bytes * 1e12,
+        seen=_SEEN.get(int(found[1]), _SEEN[90]),
         clustered=_CLUSTERED.get(int(found[1]), (_LEAST_CLUSTERED,) * (card.sms // _LEAST_CLUSTERED)),
     )

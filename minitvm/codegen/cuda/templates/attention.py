@@ -20,7 +20,7 @@ from minitvm.ir.ops.nn_attention import Attention
 from minitvm.ir.ops.nn_dense import BatchMatmul
 from minitvm.passes.manager import PassContext
 
-_LATENCY, _LAUNCH = 700, 3000  # cycles until a piece is in shared memory; that a launch costs after another one
+_LATENCY = 700  # cycles until a piece is in shared memory
 _ROUND = 400  # cycles of a piece beside arithmetic: barriers, shuffles, powers that wait for each other
 _POWERS = 16  # that an SM makes in a cycle
 _REGISTERS = 240  # of a thread
@@ -101,7 +101,7 @@ class GpuAttention(GpuTemplate):
         many, mixed = batch * heads, PassContext.current().option("minitvm.mixed_precision")
         dtype = mixed or self.problem.output.dtype
         moved = many * ((length + key_length) * (size + width) * 2 + length * key_length * 4)
-        parts = moved * np.dtype(dtype).itemsize / self.gpu.bytes_per_cycle + 6 * _LAUNCH
+        parts = moved * np.dtype(dtype).itemsize / self.gpu.bytes_per_cycle + 6 * self.gpu.seen.launch
         for columns, depth, turned in ((key_length, size, True), (width, key_length, False)):
             shapes = (many, length, depth), (many, columns, depth) if turned else (many, depth, columns)
             left, right = (Buffer("part", shape, dtype) for shape in shapes)

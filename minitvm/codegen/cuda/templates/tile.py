@@ -24,16 +24,12 @@ _SEEN = 1 / 8
 """Of what hides behind something longer, what is seen all the same."""
 _HIDING = 8
 """Warps of an SM whose arithmetic hides each other's latencies."""
-_TENSOR_USE = 0.62
-"""Of what tensor cores can do, measured of their instructions alone."""
 _OVERHEAD = 1.15
 """Instructions beside multiply-adds."""
 _ADDRESSES = 40
 """Registers of a thread beside sums, factors and what it carries to shared memory."""
 SHARED_BYTES = 128
 """Bytes that shared memory gives or takes in a cycle: 32 banks of 4."""
-_FROM_L2 = 28
-"""Bytes that an SM gets from the second-level cache in a cycle, while all do."""
 _ON_THEIR_WAY = 128
 """Bytes of parts of sums that a thread waits for at once."""
 _SUM_BYTES = 4
@@ -110,7 +106,7 @@ class BlockTile(Tile):
         arithmetic = self.rows * self.columns / machine.lanes_of_sm * _OVERHEAD
         down, across = self.warp
         reads = _read_cycles(self.thread_rows, across > 1) + _read_cycles(self.thread_columns, down > 1)
-        return self._slowest(arithmetic, self.threads / WARP * reads, blocks, size)
+        return self._slowest(arithmetic, self.threads / WARP * reads, blocks, size, machine)
 
     @property
     def warp(self) -> tuple[int, int]:
@@ -121,8 +117,8 @@ class BlockTile(Tile):
                 return down, WARP // down
         return 1, 1
 
-    def _slowest(self, arithmetic: float, shared: float, blocks: int, size: int) -> float:
-        loads = (self.rows + self.columns) * size / _FROM_L2
+    def _slowest(self, arithmetic: float, shared: float, blocks: int, size: int, machine: GpuModel) -> float:
+        loads = (self.rows + self.columns) * size / machine.seen.from_second_level
         alone = max(1.0, _HIDING / (blocks * self.threads / WARP))
         put = (self.rows + self.columns) * size / SHARED_BYTES
         return blocks * max(arithmetic * alone, shared + put, loads)
@@ -186,10 +182,10 @@ class MmaTile(BlockTile):
         return max(inside, lines * (self.depth + room)) if self.copied or self.element == 2 else inside
 
     def step_cycles(self, blocks: int, size: int, machine: GpuModel) -> float:
-        rate = machine.tensor_flops / self.element / machine.sms / machine.clock * _TENSOR_USE
+        rate = machine.tensor_flops / self.element / machine.sms / machine.clock * machine.seen.tensor_use
         reads = (self.thread_rows + self.thread_columns) / (8 * self.deep // 2)
         shared = self.threads / WARP * reads
-        return self._slowest(self.rows * self.columns * self.products / rate, shared, blocks, size)
+        return self._slowest(self.rows * self.columns * self.products / rate, shared, blocks, size, machine)
 
 
 GROUP = 128
@@ -221,7 +217,7 @@ class WgmmaTile(MmaTile):
 
     def step_cycles(self, blocks: int, size: int, machine: GpuModel) -> float:
         rate = machine.tensor_flops / self.element / machine.sms / machine.clock * _GROUP_USE
-        loads = (self.rows + self.columns) * size / _FROM_L2
+        loads = (self.rows + self.columns) * size / machine.seen.from_second_level
         return blocks * max(self.rows * self.columns / rate, loads)
 
 
@@ -313,7 +309,7 @@ class Extent:
         rows = min(tile.rows, self.rows)
         is_cluster = tile.is_cluster(machine, self.blocks(tile) // tile.split)
         parts = (rows if is_cluster else tile.split * rows) * tile.columns * _SUM_BYTES
-        return 2 * _LATENCY + parts / min(2 * _FROM_L2, tile.threads * _ON_THEIR_WAY / _LATENCY)
+        return 2 * _LATENCY + parts / min(2 * machine.seen.from_second_level, tile.threads * _ON_THEIR_WAY / _LATENCY)
 
     def _memory(self, tile: BlockTile) -> float:
         """Bytes that go through memory."""
