@@ -25,7 +25,7 @@ from benchmarks.cuda_static import SECTOR, accesses, visits
 from minitvm.codegen.cuda.arrival import Arrival, arrival_of
 from minitvm.codegen.cuda.bind import launch_of
 from minitvm.codegen.cuda.emit import function_name
-from minitvm.codegen.cuda.machine import WARP, GpuModel
+from minitvm.codegen.cuda.machine import WARP, GpuModel, gpu_model
 from minitvm.codegen.cuda.templates.tile import MMA
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import Barrier, CopyWait, Intrin, Kernel, Mma, Seq, Stmt, Store, allocated
@@ -37,12 +37,13 @@ CASES = (
     *[(name, 1, FLOAT32) for name in ("resnet18", "resnet50", "mobilenet_v2", "bert_base_s128")],
     *[(name, 32, kind) for name in ("resnet50", "bert_base_s128") for kind in (TF32, FLOAT16)],
 )
-_LAUNCH, _SHORTEST = 1.5e-6, 0.8e-6
+_GPU = gpu_model(ARCH)
+_CLOCK, _MEMORY = _GPU.clock, _GPU.memory_bytes * _GPU.seen.memory_use
+"""Cycles and bytes of a second."""
+_LAUNCH, _SHORTEST = _GPU.seen.launch / _CLOCK, 0.5e-6
 """Seconds from a kernel of a graph to the next one, and of a kernel that does next to nothing."""
-_CLOCK, _MEMORY = 1.755e9, 4.3e12
-"""Cycles and bytes of a second, of an H200 at work."""
-_SCHEDULERS, _FROM_L2, _TENSOR_USE = 4, 64, 0.62
-"""Instructions, and bytes that arrive, of an SM in a cycle; of the tensor cores' peak, what ``mma.sync`` reaches."""
+_SCHEDULERS, _WAITING = 4, 6
+"""Instructions of an SM in a cycle; warps of an SM that take twice as long, since they wait for what they load."""
 _PIECE, _ENDS = 600, 1400
 """Cycles of latency that a piece has on its way through shared memory, and a block at its beginning and end."""
 _ON_THEIR_WAY = 128
@@ -223,8 +224,10 @@ def bound(kernel: Kernel, code: Code, machine: GpuModel, nbytes: float) -> Bound
         "issue": code.slots(does.multiplies) / _SCHEDULERS,
         "shared": does.shared,
         "mma": does.mma * math.prod(MMA) * does.depth / _rate(does.depth, machine),
-        "second level": does.loaded / _FROM_L2,
+        "second level": does.loaded / machine.seen.from_second_level,
     }
+    alone = 1 + _WAITING / (min(each, held) * warps)
+    busy |= {"issue": busy["issue"] * alone, "mma": busy["mma"] * alone}
     latency = -(-each // held) * (does.pieces * _PIECE / does.ahead + _ENDS)
     cycles = {what: each * warps * one for what, one in busy.items()} | {"latency": latency}
     ends = _ENDS / 2 + _arrival(kernel, warps)
@@ -239,12 +242,12 @@ def _arrival(kernel: Kernel, warps: int) -> float:
         return 0
     stored = sum(a.waves * a.times for a in accesses(kernel) if a.what == "store" and a.buffer.name == "parts")
     loaded = warps * stored * SECTOR * (1 if arrival.together else arrival.parts)
-    return 2 * _PIECE + loaded / min(_FROM_L2, warps * WARP * _ON_THEIR_WAY / _PIECE)
+    return 2 * _PIECE + loaded / min(_GPU.seen.from_second_level, warps * WARP * _ON_THEIR_WAY / _PIECE)
 
 
 def _rate(depth: int, machine: GpuModel) -> float:
     """Multiply-adds of an SM in a cycle."""
-    return machine.tensor_flops / 2 / machine.sms / machine.clock * (depth / 16) * _TENSOR_USE
+    return machine.tensor_flops / 2 / machine.sms / machine.clock * (depth / 16) * machine.seen.tensor_use
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,14 @@ VECTOR = 4
 """Elements of 16 bytes: what a thread loads and stores at once, of float32."""
 WIDEST = 8
 """Elements of 16 bytes, of floats of two."""
-_LATENCY = 700
+_LATENCY = 500
 """Cycles from asking global memory for a piece to having it in shared memory, the barrier included."""
-_SEEN = 1 / 8
+_SEEN = 1 / 2
 """Of what hides behind something longer, what is seen all the same."""
-_HIDING = 8
-"""Warps of an SM whose arithmetic hides each other's latencies."""
+_HIDING = 6
+"""Warps of an SM that take twice as long as their arithmetic, for want of others; twice as many, half as long again."""
+_ROUNDING = 0.84
+"""Cycles in which an SM rounds 32 elements to TF32: three instructions each, as it is emulated."""
 _OVERHEAD = 1.15
 """Instructions beside multiply-adds."""
 _ADDRESSES = 40
@@ -119,7 +121,7 @@ class BlockTile(Tile):
 
     def _slowest(self, arithmetic: float, shared: float, blocks: int, size: int, machine: GpuModel) -> float:
         loads = (self.rows + self.columns) * size / machine.seen.from_second_level
-        alone = max(1.0, _HIDING / (blocks * self.threads / WARP))
+        alone = 1 + _HIDING / (blocks * self.threads / WARP)
         put = (self.rows + self.columns) * size / SHARED_BYTES
         return blocks * max(arithmetic * alone, shared + put, loads)
 
@@ -185,12 +187,14 @@ class MmaTile(BlockTile):
         rate = machine.tensor_flops / self.element / machine.sms / machine.clock * machine.seen.tensor_use
         reads = (self.thread_rows + self.thread_columns) / (8 * self.deep // 2)
         shared = self.threads / WARP * reads
-        return self._slowest(self.rows * self.columns * self.products / rate, shared, blocks, size, machine)
+        rounded = _ROUNDING * self.threads * (self.thread_rows + self.thread_columns) / WARP**2 * (self.kind == "tf32")
+        multiplied = self.rows * self.columns * self.products / rate
+        return self._slowest(multiplied + rounded, shared, blocks, size, machine)
 
 
 GROUP = 128
 """Threads of a warpgroup."""
-_GROUP_USE = 0.75
+_GROUP_USE = 0.6
 """Of what tensor cores can do, by products of warpgroups with factors in shared memory."""
 _ROW_BYTES = 128
 """Of the swizzled rows that warpgroups multiply."""
