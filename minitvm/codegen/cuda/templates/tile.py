@@ -187,7 +187,8 @@ class MmaTile(BlockTile):
         rate = machine.tensor_flops / self.element / machine.sms / machine.clock * machine.seen.tensor_use
         reads = (self.thread_rows + self.thread_columns) / (8 * self.deep // 2)
         shared = self.threads / WARP * reads
-        rounded = _ROUNDING * self.threads * (self.thread_rows + self.thread_columns) / WARP**2 * (self.kind == "tf32")
+        halves = 1.5 if self.products > 1 else float(self.kind == "tf32")
+        rounded = halves * _ROUNDING * self.threads * (self.thread_rows + self.thread_columns) / WARP**2
         multiplied = self.rows * self.columns * self.products / rate
         return self._slowest(multiplied + rounded, shared, blocks, size, machine)
 
