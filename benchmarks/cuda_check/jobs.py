@@ -258,7 +258,7 @@ def roofline(job: Job) -> Iterator[Found]:
     for index, node in enumerate(instance.graph.nodes):
         if not node.is_kernel:
             continue
-        timed = instance.code.timed_kernel(index, instance.slots, instance.node_step(index), REPEATS * job.rounds)
+        timed = instance.code.timed(instance.node_step(index), REPEATS * job.rounds)
         seconds = float(np.median(timed))
         known = library.function_metadata[node.func]
         flops, nbytes = float(known["flops"]), float(known["bytes"])

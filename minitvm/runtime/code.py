@@ -49,10 +49,6 @@ class Code(Protocol):
         """Seconds of each of so many runs of a step."""
         return timed(run, runs)
 
-    def timed_kernel(self, index: int, slots: int, run: Run, runs: int) -> list[float]:
-        """Seconds of a kernel in some of so many runs; ``run`` is its step."""
-        return self.timed(run, runs)
-
 
 CODES: dict[str, type[Code]] = {}
 """By kind of target; minitvm's own as soon as they are asked for."""

@@ -129,8 +129,7 @@ class GraphModuleDebug(GraphModule):
     def _run_one(self, index: int, number: int, origin: float) -> NodeRecord:
         start = time.perf_counter()
         node = self._graph.nodes[index]
-        run, there = self._run_node[index], self.instance
-        seconds = there.code.timed_kernel(index, there.slots, run, number) if node.is_kernel else timed(run, number)
+        seconds = (self.instance.code.timed if node.is_kernel else timed)(self._run_node[index], number)
         results = [self.instance.result((index, i)) for i in range(len(node.types))]
         self._kept[index] = results
         checksum = zlib.crc32(b"".join(map(_bytes_of, results)))

@@ -8,6 +8,7 @@ import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -148,15 +149,7 @@ class CudaCode(CudaArtifact):
         launches = [found for node in nodes for found in self._launches(node, slots)]
         if isinstance(what, Segment):
             return Captured(launches, self.memory, self._slots(slots)).run if launches else lambda: None
-        name = self.graph.nodes[what].func
-
-        def run() -> None:
-            self.memory.running = name
-            with self.gpu:
-                for launch in launches:
-                    launch.run(self.memory)
-
-        return run
+        return NodeStep(self.graph.nodes[what].func, launches, self.memory, self._slots(slots))
 
     def _slots(self, slots: int) -> tuple[int, int]:
         """The place where the pointers are, and how many bytes."""
@@ -174,7 +167,14 @@ class CudaCode(CudaArtifact):
         return [Prepared(*one, slots, entries, workspace, counters, node.func) for one in found]
 
     def timed(self, run: Run, runs: int) -> list[float]:
-        """The seconds that the GPU took, by events."""
+        """The seconds that the GPU took, by events; of a kernel that is to run more than once, in graphs that repeat
+        it: a launch by itself would wait for the host, longer than most kernels take."""
+        if isinstance(run, NodeStep) and runs > 1:
+            repeats = min(runs, _REPEATS)
+            graph = Captured([*run.launches] * repeats, self.memory, run.slots).run
+            graph()  # captured, and not counted
+            shares = (seconds / repeats for seconds in self.timed(graph, -(-runs // repeats)) for _ in range(repeats))
+            return [*shares][:runs]
         call = self.gpu.call
         with self.gpu:
             events = [call("cuEventCreate", 0) for _ in range(runs + 1)]
@@ -189,14 +189,21 @@ class CudaCode(CudaArtifact):
                 call("cuEventDestroy", event)
         return found
 
-    def timed_kernel(self, index: int, slots: int, run: Run, runs: int) -> list[float]:
-        """Times it in graphs that repeat it: one launch would wait for the host, longer than most kernels take."""
-        if runs == 1:
-            return self.timed(run, runs)
-        repeats = min(runs, _REPEATS)
-        graph = self.step(Segment("kernel", (index,) * repeats), slots, 1)
-        graph()  # captured, and not counted
-        return [seconds / repeats for seconds in self.timed(graph, -(-runs // repeats))]
+
+@dataclass(frozen=True)
+class NodeStep:
+    """One node's launches by themselves; ``slots`` as :class:`Captured` has them."""
+
+    name: str
+    launches: Sequence[Prepared | PreparedCall]
+    memory: CudaMemory
+    slots: tuple[int, int]
+
+    def __call__(self) -> None:
+        self.memory.running = self.name
+        with self.memory.gpu:
+            for launch in self.launches:
+                launch.run(self.memory)
 
 
 class InstanceMemory(CudaMemory):
