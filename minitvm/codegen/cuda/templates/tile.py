@@ -119,9 +119,13 @@ class BlockTile(Tile):
                 return down, WARP // down
         return 1, 1
 
+    @property
+    def _hiding(self) -> float:
+        return _HIDING
+
     def _slowest(self, arithmetic: float, shared: float, blocks: int, size: int, machine: GpuModel) -> float:
         loads = (self.rows + self.columns) * size / machine.seen.from_second_level
-        alone = 1 + _HIDING / (blocks * self.threads / WARP)
+        alone = 1 + self._hiding / (blocks * self.threads / WARP)
         put = (self.rows + self.columns) * size / SHARED_BYTES
         return blocks * max(arithmetic * alone, shared + put, loads)
 
@@ -175,6 +179,11 @@ class MmaTile(BlockTile):
     def registers(self) -> int:
         factors = self.thread_rows // 4 + self.thread_columns // 4
         return self.thread_rows * self.thread_columns // WARP + self.products * factors + self.carried + _ADDRESSES
+
+    @property
+    def _hiding(self) -> float:
+        """Of factors of two bytes, arithmetic takes half as long beside the same latencies."""
+        return _HIDING * 4 / self.element
 
     @property
     def _piece(self) -> int:
