@@ -139,7 +139,7 @@ class GpuModel(MachineModel):
     def pays_to_fill(self, multiply_adds: int, times: float, nbytes: int) -> bool:
         """True if tensor cores gain more than moving costs, which is a launch of its own, and memory's work."""
         single, whole = (2 * multiply_adds / self.tensor_flops / use for use in (_SINGLE_USE, _VECTOR_USE))
-        return single > whole * times + nbytes / self.memory_bytes + LAUNCH / self.clock
+        return single > whole * times + nbytes / self.memory_bytes + self.seen.launch / self.clock
 
     def pays_to_round(self, exact: float, rounded: float) -> bool:
         """Products that are bound by launches, latency or memory gain nothing from tensor cores."""
