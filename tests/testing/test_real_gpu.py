@@ -33,13 +33,19 @@ BODIES = {
 X = np.arange(32, dtype="float32")
 
 
-@pytest.fixture
-def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[real.RealKernels]:
-    if not ON_GPU:
-        for name, value in environment(arch=90).items():
-            monkeypatch.setenv(name, value)
-    yield real.RealKernels(real.real_image(*(f"{HEAD.format(n)}{{\n    {body}\n}}\n" for n, body in BODIES.items())))
-    real.process().end()
+def end() -> None:
+    if real._process is not None:
+        real._process.end()
+
+
+@pytest.fixture(scope="module")
+def kernels() -> Iterator[real.RealKernels]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in () if ON_GPU else environment(arch=90).items():
+            patch.setenv(name, value)
+        sources = (f"{HEAD.format(n)}{{\n    {body}\n}}\n" for n, body in BODIES.items())
+        yield real.RealKernels(real.real_image(*sources))
+        end()
 
 
 def launch(kernels: real.RealKernels, name: str, counters: int = 0) -> np.ndarray:
@@ -76,6 +82,7 @@ def test_what_nobody_wrote_is_nan(kernels: real.RealKernels) -> None:
 @only_simulated
 def test_a_process_that_cannot_begin(monkeypatch: pytest.MonkeyPatch) -> None:
     """No GPU is there; nothing waits for it."""
+    end()
     for name, value in environment(gpus=0).items():
         monkeypatch.setenv(name, value)
     with pytest.raises(DeviceFault, match="the device is opened: NVIDIA's driver finds no GPU"):
