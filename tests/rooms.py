@@ -34,7 +34,7 @@ _LOOPS, _PASSES = "codegen/templates", "passes"
 
 ROOMS = {
     "cuda": room(5_830, "codegen/cuda runtime/nvidia"),
-    "lab": room(5_765, "lab"),
+    "lab": room(5_775, "lab"),
     "viewer": room(790, "viewer codegen/llvm/origins.py"),
     "cli": room(1_700, "cli __main__.py"),
     "ort": room(

@@ -39,7 +39,7 @@ from minitvm.ir.loop.builder import LoopBuilder
 
 THREADS = 256
 """Of a block, unless something speaks for another number."""
-_BUSY = 512
+BUSY = 512
 """Threads of an SM, below which elements are not worth fewer threads that move 16 bytes each."""
 _MOST = 8
 """Elements of a thread: 16 bytes of single ones do not fit in its registers."""
@@ -106,7 +106,7 @@ class Elements:
 
     def width(self, machine: GpuModel) -> int:
         """Elements of a thread."""
-        if not self.shape or math.prod(self.shape) < 2 * _BUSY * machine.sms:
+        if not self.shape or math.prod(self.shape) < 2 * BUSY * machine.sms:
             return 1
         extent = None if len(self.shape) == 1 else self.shape[-1]
         return min(vector_width(out.value, out.buffer, out.axes[-1], extent) for out in self.outs)

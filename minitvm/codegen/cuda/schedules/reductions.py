@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from minitvm.codegen.cuda.machine import WARP, GpuModel
-from minitvm.codegen.cuda.schedules.elements import in_block, in_threads
+from minitvm.codegen.cuda.schedules.elements import BUSY, in_block, in_threads
 from minitvm.codegen.cuda.schedules.teams import SHORT, Team, by_teams, rounded
 from minitvm.codegen.loops import unflatten, with_memory
 from minitvm.codegen.stages import Group, Output
@@ -37,8 +37,6 @@ from minitvm.ir.loop.affine import loads, stride_along
 from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import identity_of, outer_reductions
 
-_BUSY = 512
-"""Threads of an SM that keep it busy."""
 _PART = 4096
 """Elements that are worth a part of their own."""
 
@@ -69,7 +67,7 @@ def _at_once(out: Output, along: tuple[bool, bool], machine: GpuModel) -> Stmt:
     """By one launch, neighbouring threads along the result, or along what is reduced."""
     results, found, (by_columns, by_rows) = out.buffer.size, outer_reductions(out.value), along
     work = _work(found)
-    if work < SHORT or not (by_columns or by_rows) or (by_columns and results >= _BUSY * machine.sms):
+    if work < SHORT or not (by_columns or by_rows) or (by_columns and results >= BUSY * machine.sms):
         decide("schedule", out.buffer.name, "a thread reduces for each result")
         return in_threads(results, lambda number: _result(out, number))
     if by_columns and len(found) == 1:
@@ -139,7 +137,7 @@ def _in_parts(out: Output, reduce: Reduce, parts: int) -> tuple[Output, Output]:
 def _columns(out: Output, reduce: Reduce, work: int, machine: GpuModel) -> Stmt:
     """Neighbouring threads for neighbouring results; rows of threads take rows in turn, and their sums are combined."""
     results = out.buffer.size
-    down = min(WARP, rounded(-(-work // 8)), rounded(-(-_BUSY * machine.sms // results)))
+    down = min(WARP, rounded(-(-work // 8)), rounded(-(-BUSY * machine.sms // results)))
     decide("schedule", out.buffer.name, f"a thread of 32 for each result, {down} of them share it")
     parts, acc = Buffer("parts", (down, WARP), reduce.dtype, "shared"), Buffer("acc", (), reduce.dtype, "local")
     shared, code = [parts] if down > 1 else [], LoopBuilder()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias, TypeVar
 
 from minitvm.codegen.cuda.machine import WARP, GpuModel
-from minitvm.codegen.cuda.schedules.elements import THREADS, in_block, threads
+from minitvm.codegen.cuda.schedules.elements import BUSY, THREADS, in_block, threads
 from minitvm.codegen.cuda.schedules.reductions import reduction
 from minitvm.codegen.cuda.schedules.teams import SHORT, rounded
 from minitvm.codegen.loops import in_lanes, unflatten, with_memory
@@ -50,8 +50,6 @@ Put: TypeAlias = Callable[[LoopExpr, LoopExpr, LoopExpr, LoopExpr], Stmt]
 
 _EACH = 4
 """Neighbours that a thread adds up by itself."""
-_BUSY = 512
-"""Threads of an SM that keep it busy."""
 _PART, _COLUMN_PART = 4096, 64
 """Elements that are worth a part of their own, to a team of threads and to one."""
 
@@ -99,7 +97,7 @@ class Scan:
     def _parts(self, machine: GpuModel) -> int:
         """Of a row, as many as keep the GPU busy."""
         if self.apart:
-            wanted, most = -(-_BUSY * machine.sms // self.rows), self.extent // _COLUMN_PART
+            wanted, most = -(-BUSY * machine.sms // self.rows), self.extent // _COLUMN_PART
         else:
             wanted, most = -(-2 * machine.sms // self.rows), self.extent // _PART
         return min(wanted, most) if min(wanted, most) > 2 else 1
