@@ -120,7 +120,7 @@ def test_initializers_must_fit() -> None:
 def test_deterministic_sessions_compile_nothing_beside() -> None:
     options = ort.SessionOptions()
     options.use_deterministic_compute = True
-    assert session(TEXT, options)._engine._after == 0  # type: ignore[union-attr]
+    assert session(TEXT, options)._engine._options.specialise_after == 0  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("given", ["CPUExecutionProvider", [3], [("CPUExecutionProvider", 3)], {"CPU": 1}])
