@@ -248,11 +248,12 @@ class Drawer:
     def _content(self, shape: tuple[int, ...], dtype: str) -> np.ndarray:
         """All one number, a few kinds of numbers mixed, or plain ones."""
         how, draw = self.rng.random(), np.random.default_rng(self.rng.getrandbits(32))
-        if how < 0.3:
+        if how < 0.2:
             return _cast(np.full(shape, self.rng.choice(NUMBERS)), dtype)
-        if how < 0.4:
+        if how < 0.3:
             return _cast(draw.choice(NUMBERS, shape), dtype)
-        return _cast(draw.normal(0, 2, shape) if how < 0.8 else draw.integers(-3, 6, shape), dtype)
+        plain = draw.normal(0, 2, shape) if how < 0.8 else draw.integers(-3, 6, shape)
+        return _cast(np.abs(plain) if dtype.startswith("uint") else plain, dtype)
 
     def _filled(self, number: float) -> Expr:
         how, dtype = self.rng.random(), self._dtype()

@@ -61,7 +61,7 @@ def _dilated(one: Layer, dilation: list[int]) -> dict[str, Shape]:
 def _bank(rng: random.Random, kind: type[FilterBank]) -> Layer:
     rank = len(kind.spatial)
     of_inputs = kind.filters == "OI"
-    groups, few = rng.choice((1, 1, 1, 2)), _few(rng)
+    groups, few = rng.choice((1, 1, 2)), _few(rng)
     per_group, filters = rng.choice(few[:3]), rng.choice(few[:3])
     windows = _windows(rng, rank, few)
     inputs = per_group * groups
