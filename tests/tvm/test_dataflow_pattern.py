@@ -139,3 +139,11 @@ def test_what_is_not_offered() -> None:
         _ = dataflow_pattern.is_lambda
     with pytest.raises(MiniTVMError, match="has_attr stands behind the call"):
         is_op("nn.relu").has_attr({})
+
+
+def test_none_stands_for_any_arguments() -> None:
+    total, outer = relay.add(X, X), relay.nn.relu(relay.add(X, X))
+    assert is_op("add")(None).match(total) and not is_op("add")(None).match(outer)
+    assert is_op("nn.relu")(is_op("add")(None)).match(outer) and wildcard()(None).match(relay.concatenate([X, X], 1))
+    with pytest.raises(PassError, match="None among the arguments"):
+        is_op("add")(None, wildcard())

@@ -41,10 +41,14 @@ class DFPattern:
         self.parts = parts
         return self
 
-    def __call__(self, *args: DFPattern) -> DFPattern:
-        """A call of the operators that this stands for (of any, where it stands for none) with such arguments."""
-        ops, operands, holds = self.ops, tuple(arg.ours for arg in args), self.holds
-        return DFPattern(lambda name: _CallOf(name, ops=ops, args=operands, callee=holds)).of(*args)
+    def __call__(self, *args: DFPattern | None) -> DFPattern:
+        """A call of the operators that this stands for (of any, where it stands for none) with such arguments; ``None``
+        alone stands for any number of them."""
+        given = [arg for arg in args if arg is not None]
+        if len(given) < len(args) != 1:
+            raise PassError("None among the arguments of a pattern", hint="wildcard(); None alone is any arguments")
+        ops, operands, holds, free = self.ops, tuple(arg.ours for arg in given), self.holds, len(given) < len(args)
+        return DFPattern(lambda name: _CallOf(name, ops=ops, args=operands, callee=holds, free=free)).of(*given)
 
     def __or__(self, other: DFPattern) -> DFPattern:
         found = DFPattern(lambda name: p.either(self.ours, other.ours, name=name)).of(self, other)
@@ -131,13 +135,15 @@ class _CallOf(p.Pattern):
     args: tuple[p.Pattern, ...] = ()
     callee: tuple[Callable[[Expr], bool], ...] = ()
     """What holds of the function that is called; of an operator, which is no expression, none of it does."""
+    free: bool = False
+    """True where there may be any arguments."""
     kind = Call
 
     def parts(self) -> tuple[p.Pattern, ...]:
         return self.args
 
     def accepts_kind(self, expr: Expr) -> bool:
-        if not isinstance(expr, Call) or len(expr.args) != len(self.args):
+        if not isinstance(expr, Call) or (not self.free and len(expr.args) != len(self.args)):
             return False
         if isinstance(expr.op, Op):
             return not self.callee and (not self.ops or expr.op.name in self.ops)
@@ -148,8 +154,8 @@ class _CallOf(p.Pattern):
 
     def orders(self, expr: Expr) -> Iterator[tuple[tuple[p.Pattern, ...], tuple[Expr, ...]]]:
         assert isinstance(expr, Call)
-        yield self.args, expr.args
-        if isinstance(expr.op, Op) and expr.op.commutative and len(expr.args) == 2:
+        yield self.args, () if self.free else expr.args
+        if not self.free and isinstance(expr.op, Op) and expr.op.commutative and len(expr.args) == 2:
             yield self.args, expr.args[::-1]
 
 
