@@ -276,7 +276,8 @@ class _Running(Lanes):
         where = start[:, None, None] + inside
         if not self.memory[buffer].written[where].all():
             raise CompilerError(f"{self.kernel.name}: a warpgroup's factor in {buffer.name} that nobody wrote")
-        return self.memory[buffer].data[where].astype("float32")
+        found: Array = self.memory[buffer].data[where].astype("float32")
+        return found
 
     def _barrier(self) -> None:
         """Side by side, what comes before it is done."""
