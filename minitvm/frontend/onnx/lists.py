@@ -42,8 +42,8 @@ def _is_alike(row: Expr) -> bool:
     return isinstance(type_, TensorType) and is_numeric(type_) and not any(map(_differs, type_.shape))
 
 
-def _differs(dim: object) -> bool:
-    return is_anonymous(dim) or is_measured(dim)  # type: ignore[arg-type]
+def _differs(dim: Dim) -> bool:
+    return is_anonymous(dim) or is_measured(dim)
 
 
 def with_lists(results: Sequence[Expr], lists: Mapping[int, Expr], carried: int) -> list[Expr]:

@@ -237,12 +237,12 @@ def AlterOpLayout(machine: MachineModel | None = None, kind: str | None = None, 
 
 
 def ShareRows(machine: MachineModel | None = None) -> Pass:
-    """For the target that was entered, or this machine, unless one is given."""
+    """The pass for the target that was entered, or this machine, unless one is given."""
     return share_rows.ShareRows(machine or backend_for(None, None).machine)
 
 
 def CallLibraries(library_of: LibraryOf | None = None) -> Pass:
-    """By the libraries of the target that was entered, as ``llvm -libs=cblas``, unless a choice is given."""
+    """The pass by libraries of the target that was entered, as ``llvm -libs=cblas``, unless a choice is given."""
     backend = backend_for(None, None)
     return call_libraries.CallLibraries(library_of or (backend.library_of if backend.target.libs else _no_library))
 
