@@ -12,7 +12,7 @@ from functools import partial
 from minitvm.frontend.onnx.node import emit
 from minitvm.frontend.onnx.shape_values import element
 from minitvm.frontend.onnx.tensor import integers
-from minitvm.ir.dims import are_counted_on, is_anonymous, is_measured, measure
+from minitvm.ir.dims import Dim, are_counted_on, is_anonymous, is_measured, measure
 from minitvm.ir.expr import Call, Expr, Tuple, Var
 from minitvm.ir.ops.more.sequence import SequenceInsert, SequenceOf, SequenceSplit
 from minitvm.ir.types import TensorType, is_numeric
