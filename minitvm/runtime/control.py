@@ -43,8 +43,9 @@ def is_native(host: Host, target: str, inside: bool = False) -> bool:
     op = getattr(host.function.body, "op", None)
     if target.partition(" ")[0] != "llvm" or op is None:
         return False
-    if is_recorded(host, inside) or inside:
-        return is_recorded(host, inside)
+    recorded = is_recorded(host, inside)
+    if recorded or inside:
+        return recorded
     given = [t for param in host.function.params for t in leaves(param.type)]
     if op.cuts:
         return all(map(is_named, given))
