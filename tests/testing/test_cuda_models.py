@@ -17,6 +17,7 @@ import minitvm
 from benchmarks import cuda_sim
 from benchmarks.made_models import NETWORKS, made
 from minitvm.codegen.cuda.machine import GpuModel
+from minitvm.codegen.cuda.templates import dense
 from minitvm.driver import HostCallWarning
 from minitvm.errors import TargetError
 from minitvm.passes import PassContext
@@ -60,6 +61,7 @@ def test_a_network_on_tensor_cores(
 ) -> None:
     """Small ones are where it would not be worth it."""
     monkeypatch.setattr(GpuModel, "pays_to_round", lambda *cycles: True)
+    monkeypatch.setattr(dense, "worth_rounding", lambda exact, rounded, gpu: rounded)
     module, params = small(name)
     data = sample(module)
     with PassContext(opt_level=3, config=cuda_sim.PRECISIONS[precision]):
