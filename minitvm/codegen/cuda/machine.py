@@ -20,7 +20,8 @@ REGISTERS = 64 * 1024
 _REGISTER_UNIT = 256  # a warp is given whole ones of these
 _SHARED_UNIT = 128
 _FLOAT = 4  # bytes
-_FEATURES = {"cp.async": 80, "mma": 80, "cluster": 90}
+_FEATURES = {"cp.async": (80, math.inf), "mma": (80, math.inf), "cluster": (90, math.inf), "wgmma": (90, 90)}
+"""The architectures that have them, from the first one to the last."""
 _WORTH_ROUNDING = 0.6
 """Of a launch and its cycles, what may be left with factors of fewer bits."""
 _ONE_BY_ONE = 0.12
@@ -161,11 +162,6 @@ class GpuModel(MachineModel):
         return min(self.blocks, self.warps // warps, by_registers, by_shared)
 
 
-def _only(number: int) -> frozenset[str]:
-    """What one architecture has and later ones have not."""
-    return frozenset(["wgmma"] if number == 90 else [])
-
-
 def gpu_model(arch: str, threads: int = 1) -> GpuModel:
     """The GPU that ``sm_90`` or ``sm_90a`` means; :class:`TargetError` for one that is not known.
 
@@ -181,7 +177,7 @@ def gpu_model(arch: str, threads: int = 1) -> GpuModel:
         16,
         60,  # of 16 bytes, and some for addresses
         threads=threads,
-        features=frozenset(name for name, since in _FEATURES.items() if int(found[1]) >= since) | _only(int(found[1])),
+        features=frozenset(name for name, (first, last) in _FEATURES.items() if first <= int(found[1]) <= last),
         arch=arch,
         sms=card.sms,
         warps=card.warps,
