@@ -1,7 +1,10 @@
-"""Every text of the page can be read (WCAG 2.2, AA): on a projector's 1024 pixels too, light and dark."""
+"""Everybody can read the page: axe-core finds nothing, and every text has contrast (WCAG 2.2, AA), on a projector's
+1024 pixels too, light and dark."""
 
 from __future__ import annotations
 
+import importlib.resources
+import importlib.util
 import pathlib
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +19,11 @@ from minitvm.lab import profile
 from minitvm.viewer.weights import facts_of
 
 VIEWS = ("overview", "passes", "graph", "kernels", "roofline", "memory", "threads")
+HAS_AXE = importlib.util.find_spec("axe_playwright_python") is not None
+VIOLATIONS = """async () => (await axe.run()).violations
+  .flatMap(({ id, nodes }) => nodes.map(({ html, failureSummary }) => [id, html.slice(0, 200), failureSummary]))"""
 
+# axe-core leaves texts open that lie over others, as lines of code do
 # relative luminance and contrast: https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio
 FAINT = """() => {
   const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
@@ -68,18 +75,44 @@ def chromium() -> Iterator[Any]:
         yield found
 
 
+def shown(watched: browsers.Watched, view: str) -> Iterator[str]:
+    """A view, and what is opened in it."""
+    watched.view(view)
+    if view == "graph":
+        watched.page.click(".box.closed.group >> nth=0")
+    if view == "kernels":
+        watched.page.wait_for_selector(".pane .line")
+    yield view
+    if view == "passes":
+        for way in ("drawing", "decisions"):
+            watched.page.click(f"[data-value={way}]")
+            yield f"{view}: {way}"
+    watched.page.keyboard.press("Escape")
+
+
+@pytest.mark.skipif(not HAS_AXE, reason="axe-core is not installed: pip install axe-playwright-python")
+@pytest.mark.parametrize("width", [1024, 1440])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_core_finds_nothing(chromium: Any, page_file: pathlib.Path, theme: str, width: int) -> None:
+    watched = browsers.Watched(chromium, page_file, color_scheme=theme)
+    watched.page.set_viewport_size({"width": width, "height": 800})
+    watched.page.evaluate((importlib.resources.files("axe_playwright_python") / "axe.min.js").read_text("utf-8"))
+    for view in VIEWS:
+        for place in shown(watched, view):
+            assert watched.page.evaluate(VIOLATIONS) == [], place
+    watched.page.keyboard.press("?")
+    assert watched.page.evaluate(VIOLATIONS) == [] == watched.complaints
+    watched.page.close()
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_every_text_can_be_read(chromium: Any, page_file: pathlib.Path, theme: str) -> None:
     watched = browsers.Watched(chromium, page_file, color_scheme=theme)
     watched.page.set_viewport_size({"width": 1024, "height": 768})
     for view in VIEWS:
-        watched.view(view)
-        if view == "graph":
-            watched.page.click(".box.closed.group >> nth=0")
-        if view == "kernels":
-            watched.page.wait_for_selector(".pane .line")
-        assert watched.page.evaluate(FAINT) == [], view
-        assert watched.page.evaluate(SPILLED) == [], view
+        for place in shown(watched, view):
+            assert watched.page.evaluate(FAINT) == [], place
+            assert watched.page.evaluate(SPILLED) == [], place
     assert not watched.complaints
     watched.page.close()
 
