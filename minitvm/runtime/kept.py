@@ -27,7 +27,7 @@ import os
 import struct
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -44,7 +44,7 @@ from minitvm.runtime.graph import Artifact
 LIMIT_BYTES = 2 << 30
 _MAGIC, _DIGEST, _LENGTHS = b"minitvm library\1", 32, struct.Struct("<QQ")
 _FRONT = len(_MAGIC) + _DIGEST + _LENGTHS.size
-_PAGE = 4096
+_PAGE, _BLOCK = 4096, 1 << 21
 _ABANDONED_S = 3600
 """Seconds after which nobody is still writing an entry."""
 
@@ -59,6 +59,20 @@ class Kept:
 
 def _paged(size: int) -> int:
     return -(-size // _PAGE) * _PAGE
+
+
+def _in_blocks(pieces: Iterable[Data]) -> Iterator[Data]:
+    """The same bytes, in blocks that are written at once: file systems with large pages make each of them one, which
+    takes one entry of the TLB where the file is mapped, not 512."""
+    block = bytearray()
+    for piece in pieces:
+        for start in range(0, len(piece), _BLOCK):
+            part, room = memoryview(piece)[start : start + _BLOCK], _BLOCK - len(block)
+            block += part[:room]
+            if len(block) == _BLOCK:
+                yield memoryview(block)
+                block = bytearray(part[room:])
+    yield memoryview(block)
 
 
 class LibraryCache(KernelCache):
@@ -111,7 +125,7 @@ class LibraryCache(KernelCache):
             digest.update(piece)
         between = bytes(_paged(start) - start)
         opening = [_MAGIC, digest.digest(), lengths, text]
-        if not self._write(key, [*opening, *writer.pieces.data, between, *writer.params.data]):
+        if not self._write(key, _in_blocks([*opening, *writer.pieces.data, between, *writer.params.data])):
             return False
         for name, value in writer.own.items():
             self.lend(value, key, name)

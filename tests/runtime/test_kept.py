@@ -16,7 +16,7 @@ import minitvm
 from minitvm import relay
 from minitvm.ir.arrays import Mapped
 from minitvm.runtime.graph import Artifact
-from minitvm.runtime.kept import LibraryCache
+from minitvm.runtime.kept import LibraryCache, _in_blocks
 from minitvm.runtime.library import Library
 
 WIDTH = 160
@@ -64,6 +64,14 @@ def test_what_was_kept_is_found_where_it_lies_in_its_file(tmp_path: pathlib.Path
     np.testing.assert_array_equal(result(kept.artifact), wanted)
     entry(tmp_path).unlink()
     np.testing.assert_array_equal(result(kept.artifact), wanted)
+
+
+@pytest.mark.parametrize("lengths", [[5, 0, 3], [64 * 1024] * 70, [3, (5 << 20) + 1, 7], [1 << 21, 1 << 22]])
+def test_entries_are_written_in_whole_blocks(lengths: list[int]) -> None:
+    pieces = [random.Random(n).randbytes(n) for n in lengths]
+    blocks = list(_in_blocks(pieces))
+    assert b"".join(blocks) == b"".join(pieces)
+    assert {len(block) for block in blocks[:-1]} <= {1 << 21}
 
 
 def test_any_damage_is_noticed(tmp_path: pathlib.Path) -> None:
