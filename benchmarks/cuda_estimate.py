@@ -28,7 +28,7 @@ from minitvm.codegen.cuda.emit import function_name
 from minitvm.codegen.cuda.machine import WARP, GpuModel, gpu_model
 from minitvm.codegen.cuda.templates.tile import MMA
 from minitvm.errors import CompilerError
-from minitvm.ir.loop import Barrier, CopyWait, Intrin, Kernel, Mma, Seq, Stmt, Store, allocated
+from minitvm.ir.loop import Barrier, CopyWait, Intrin, Kernel, Mma, Seq, Stmt, Store, Wgmma, allocated
 from minitvm.passes import PassContext
 from minitvm.runtime.nvidia.image import unpack
 
@@ -48,7 +48,7 @@ _PIECE, _ENDS = 600, 1400
 """Cycles of latency that a piece has on its way through shared memory, and a block at its beginning and end."""
 _ON_THEIR_WAY = 128
 """Bytes that a thread waits for at once: eight vectors."""
-_MULTIPLIES = ("FFMA", "HMMA.")
+_MULTIPLIES = ("FFMA", "HMMA.", "HGMMA.")
 
 
 # --- machine code -----------------------------------------------------------------------------------------------------
@@ -145,9 +145,13 @@ class Work:
 
     fma: int
     mma: int
-    """Products of 16 x 8 by 8 elements, or by 16 of two bytes, of a warp."""
+    """Products of 16 x 8 by 8 elements, or by 16 of two bytes, of a warp, or of it as one of a warpgroup."""
     depth: int
     """Of those."""
+    multiplies: int
+    """Instructions that multiply: one of a warpgroup has as many products as its columns have pieces of 8."""
+    by_groups: bool
+    """True if a warp begins products as one of a warpgroup, and does not wait for each of them."""
     shared: int
     """Cycles in which shared memory serves a warp."""
     loaded: int
@@ -157,16 +161,14 @@ class Work:
     ahead: int
     """Pieces on their way while one is multiplied."""
 
-    @property
-    def multiplies(self) -> int:
-        return self.mma or self.fma
-
 
 def work(kernel: Kernel) -> Work:
     met = [(stmt, at) for stmt, at in visits(kernel) if at.taken.any()]
     fma = sum(at.times for stmt, at in met if _adds_a_product(stmt))
-    products = [(stmt, at.times) for stmt, at in met if isinstance(stmt, Mma)]
+    products = [(stmt, at.times) for stmt, at in met if isinstance(stmt, (Mma, Wgmma))]
     depth = 8 if any(stmt.kind == "tf32" for stmt, _ in products) else 16
+    mma = sum(times * _pieces(stmt) for stmt, times in products)
+    by_groups = any(isinstance(stmt, Wgmma) for stmt, _ in products)
     found = accesses(replace(kernel, body=_before_arrival(kernel.body)))
     shared = sum(a.waves * a.times for a in found if a.is_shared)
     outside = [a for a in found if not a.is_shared and a.what in ("load", "copy")]
@@ -174,7 +176,13 @@ def work(kernel: Kernel) -> Work:
     pieces = max((a.rounds for a in outside), default=0) if meets else 0
     waits = [stmt.left for stmt, _ in met if isinstance(stmt, CopyWait)]
     loaded = sum(a.waves * SECTOR * a.times for a in outside)
-    return Work(fma, sum(n for _, n in products), depth, shared, loaded, pieces, 1 + max(waits, default=0))
+    multiplies = sum(times for _, times in products) or fma
+    return Work(fma, mma, depth, multiplies, by_groups, shared, loaded, pieces, 1 + max(waits, default=0))
+
+
+def _pieces(product: Mma | Wgmma) -> int:
+    """Pieces of 8 columns that one product has."""
+    return product.sums.shape[-2] if isinstance(product, Wgmma) else 1
 
 
 def _before_arrival(body: Stmt) -> Stmt:
@@ -223,10 +231,10 @@ def bound(kernel: Kernel, code: Code, machine: GpuModel, nbytes: float) -> Bound
     busy = {
         "issue": code.slots(does.multiplies) / _SCHEDULERS,
         "shared": does.shared,
-        "mma": does.mma * math.prod(MMA) * does.depth / _rate(does.depth, machine),
+        "mma": does.mma * math.prod(MMA) * does.depth / _rate(does, machine),
         "second level": does.loaded / machine.seen.from_second_level,
     }
-    alone = 1 + _WAITING / (min(each, held) * warps)
+    alone = 1 if does.by_groups else 1 + _WAITING / (min(each, held) * warps)
     busy |= {"issue": busy["issue"] * alone, "mma": busy["mma"] * alone}
     latency = -(-each // held) * (does.pieces * _PIECE / does.ahead + _ENDS)
     cycles = {what: each * warps * one for what, one in busy.items()} | {"latency": latency}
@@ -245,9 +253,10 @@ def _arrival(kernel: Kernel, warps: int) -> float:
     return 2 * _PIECE + loaded / min(_GPU.seen.from_second_level, warps * WARP * _ON_THEIR_WAY / _PIECE)
 
 
-def _rate(depth: int, machine: GpuModel) -> float:
+def _rate(does: Work, machine: GpuModel) -> float:
     """Multiply-adds of an SM in a cycle."""
-    return machine.tensor_flops / 2 / machine.sms / machine.clock * (depth / 16) * machine.seen.tensor_use
+    use = machine.seen.group_use if does.by_groups else machine.seen.tensor_use
+    return machine.tensor_flops / 2 / machine.sms / machine.clock * (does.depth / 16) * use
 
 
 @dataclass(frozen=True)

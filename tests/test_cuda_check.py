@@ -184,9 +184,11 @@ def test_figures_of_the_stand_in_are_not_written() -> None:
     assert done.exit_code == 2 and "--write needs a GPU" in done.output
 
 
-def test_the_kernels_of_the_calibration_are_compiled_for_a_gpu() -> None:
-    found = compile_cubin(calibrate.source(), "sm_90")
-    assert found.spills == 0
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
+def test_the_kernels_of_the_calibration_are_compiled_for_a_gpu(arch: str) -> None:
+    found = compile_cubin(calibrate.source(arch), arch)
+    assert found.spills == 0 and "serialized" not in found.log
+    assert ("multiply_by_groups" in found.log) == (arch == "sm_90")
 
 
 def test_a_floor_is_the_largest_of_three() -> None:
@@ -270,14 +272,16 @@ def test_of_steps_the_class_counts_too() -> None:
 
 def test_a_calibration_becomes_constants_of_its_card_alone() -> None:
     figures = {"clock_hz": 2e9, "launch_gap_s": 5e-7, "latency_l2_cycles": 300.4, "latency_memory_cycles": 700}
-    figures |= {"l2_read_bytes_s": 132 * 2e9 * 32, "mma_f16_flops": 495e12, "memory_read_bytes_s": 4e12}
+    figures |= {"l2_read_bytes_s": 132 * 2e9 * 32, "memory_read_bytes_s": 4e12}
+    figures |= {"mma_f16_flops": 495e12, "wgmma_f16_flops": 594e12}
     device = {"name": "NVIDIA H200", "arch": "sm_90", "sms": 132, "memory_bytes": 5e12}
     result = {"stand_in": False, "device": device, "sections": {"calibrate": [{"figures": figures}]}}
     found = constants.seen_of(result)
-    assert found == Seen("NVIDIA H200", 1000, 300, 700, 32.0, 0.5, 0.8)
+    assert found == Seen("NVIDIA H200", 1000, 300, 700, 32.0, 0.5, 0.6, 0.8)
     text = constants.TABLE.read_text(encoding="utf-8")
     after, before = constants.replaced(text, "sm_90", found)
-    assert before == gpu_model("sm_90").seen and after.count('Seen("NVIDIA H200", 1000, 300, 700, 32.0, 0.5, 0.8)') == 1
+    assert before == gpu_model("sm_90").seen
+    assert after.count('Seen("NVIDIA H200", 1000, 300, 700, 32.0, 0.5, 0.6, 0.8)') == 1
     assert constants.replaced(after, "sm_80", found)[0].count("80: Seen(") == 1
     for wrong, says in (
         ({**result, "stand_in": True}, "not those of a GPU"),

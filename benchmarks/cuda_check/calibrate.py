@@ -17,19 +17,27 @@ import numpy as np
 
 from minitvm.codegen.backend import backend_class
 from minitvm.codegen.cuda import spell
+from minitvm.codegen.cuda.machine import gpu_model
 from minitvm.runtime.nvidia.driver import gpu
 from minitvm.runtime.nvidia.image import unpack
 from minitvm.target import Target
 
 SOURCE = pathlib.Path(__file__).with_name("micro.cu")
-_HELPERS = ("to_tf32", "cluster_barrier", "mma_f16", "mma_tf32", "ldmatrix_x4")
+_HELPERS = {
+    "mma": ("to_tf32", "mma_f16", "mma_tf32", "ldmatrix_x4"),
+    "cluster": ("cluster_barrier",),
+    "wgmma": ("wgmma_f16<256>", "wgmma_shared", "wgmma_sums", "wgmma_commit", "wgmma_wait"),
+}
+"""Functions of emitted kernels that show what a feature of an architecture does."""
 _WARP, _VECTOR = 32, 16
 Figures = dict[str, float]
 
 
-def source() -> str:
-    """The kernels, with the helpers that they call."""
-    return "\n".join([*(spell.HELPERS[name] for name in _HELPERS), SOURCE.read_text(encoding="utf-8")])
+def source(arch: str) -> str:
+    """The kernels that an architecture can run, with the helpers that they call."""
+    found = [feature for feature in _HELPERS if feature in gpu_model(arch).features]
+    parts = [text for name in found for text in (f"#define {name.upper()}", *map(spell.helper, _HELPERS[name]))]
+    return "\n".join([*parts, SOURCE.read_text(encoding="utf-8")])
 
 
 def machine_code(text: str, arch: str) -> bytes:
@@ -42,12 +50,12 @@ class Lab:
     """The kernels on the first GPU, ``small``: so few rounds that the stand-in does them in no time."""
 
     def __init__(self, arch: str, small: bool) -> None:
-        self.gpu, self.small = gpu(0), small
+        self.gpu, self.small, self.features = gpu(0), small, gpu_model(arch).features
         self.sms = 2 if small else self.gpu.sms
         self.stream = self.gpu.stream()
         self._functions: dict[str, Any] = {}
         with self.gpu:
-            self._module = self.gpu.call("cuModuleLoadData", machine_code(source(), arch))
+            self._module = self.gpu.call("cuModuleLoadData", machine_code(source(arch), arch))
             self.cycles, self.times = (self.gpu.call("cuMemAlloc", 8 * 4096) for _ in range(2))
             self.out = self.gpu.call("cuMemAlloc", 16 << 20)
 
@@ -137,8 +145,8 @@ def launches(lab: Lab) -> Figures:
 def overlapped(lab: Lab) -> Figures:
     """A kernel that waits for so many cycles, after another one: as always, and by programmatic dependent launch."""
     count, long = 200, 8000
-    if lab.small:
-        raise NotImplementedError("the stand-in has no programmatic dependent launch")
+    if lab.small or "cluster" not in lab.features:
+        raise NotImplementedError("programmatic dependent launches are of GPUs from sm_90 on")
 
     def by(launch: Callable[[], None]) -> float:
         def all_of_them() -> None:
@@ -187,19 +195,24 @@ def shared(lab: Lab) -> Figures:
     for name, (kernel, share, stride) in _SHARED.items():
         cycles, _ = lab.counted(kernel, lab.sms, 1024, lab.out, rounds, share, stride)
         found[f"{name}_cycles"] = cycles / (_WARP * rounds * 16)
-    cycles, _ = lab.counted("shared_matrices", lab.sms, 1024, lab.out, rounds)
-    return {**found, "ldmatrix_x4_cycles": cycles / (_WARP * rounds * 16)}
+    if "mma" in lab.features:
+        cycles, _ = lab.counted("shared_matrices", lab.sms, 1024, lab.out, rounds)
+        found["ldmatrix_x4_cycles"] = cycles / (_WARP * rounds * 16)
+    return found
 
 
 def arithmetic(lab: Lab) -> Figures:
     """Cycles of an SM for a warp's instruction, rates of all SMs together, and the clock meanwhile."""
     found = Figures()
-    for name, kernel, threads, unrolled, flops in (
-        ("ffma", "multiply_adds", 1024, 64, 64),
-        ("mma_f16", "multiply_f16", 512, 16, 2 * 16 * 8 * 16),
-        ("mma_tf32", "multiply_tf32", 512, 16, 2 * 16 * 8 * 8),
-        ("to_tf32", "roundings", 1024, 32, 0),
+    for name, kernel, feature, threads, unrolled, flops in (
+        ("ffma", "multiply_adds", "", 1024, 64, 64),
+        ("mma_f16", "multiply_f16", "mma", 512, 16, 2 * 16 * 8 * 16),
+        ("mma_tf32", "multiply_tf32", "mma", 512, 16, 2 * 16 * 8 * 8),
+        ("wgmma_f16", "multiply_by_groups", "wgmma", 256, 4, 2 * 16 * 256 * 16),
+        ("to_tf32", "roundings", "mma", 1024, 32, 0),
     ):
+        if feature and feature not in lab.features:
+            continue
         rounds = lab.times_of(10_000, 1)
         cycles, seconds = lab.counted(kernel, lab.sms, threads, lab.out, rounds)
         count = threads // _WARP * rounds * unrolled
@@ -213,7 +226,8 @@ def barriers(lab: Lab) -> Figures:
     """Cycles of a barrier: of blocks of 256 and 1024 threads, and of clusters whose blocks have 256."""
     rounds = lab.times_of(2000)
     cases = {"barrier_256": ("barriers", 1, 256), "barrier_1024": ("barriers", 1, 1024)}
-    cases |= {f"cluster_{size}": (f"cluster_of_{size}", size, 256) for size in (2, 4, 8)}
+    if "cluster" in lab.features:
+        cases |= {f"cluster_{size}": (f"cluster_of_{size}", size, 256) for size in (2, 4, 8)}
     return {f"{key}_cycles": lab.counted(*what, rounds)[0] / rounds for key, what in cases.items()}
 
 

@@ -13,7 +13,12 @@ from minitvm.errors import ConfigError
 
 TABLE = pathlib.Path(machine.__file__)
 _AGAIN = "python -m benchmarks cuda-check --sections calibrate, on such a card"
-_NEEDED = ("clock_hz", "launch_gap_s", "latency_l2_cycles", "latency_memory_cycles", "l2_read_bytes_s", "mma_f16_flops")
+_NEEDED = (
+    *("clock_hz", "launch_gap_s", "latency_l2_cycles", "latency_memory_cycles", "l2_read_bytes_s"),
+    "memory_read_bytes_s",
+)
+_PRODUCTS = {"mma": "mma_f16_flops", "wgmma": "wgmma_f16_flops"}
+"""What shows how far instructions get that an architecture may have."""
 
 
 def seen_of(result: Any) -> Seen:
@@ -22,17 +27,19 @@ def seen_of(result: Any) -> Seen:
         raise ConfigError("these figures are not those of a GPU", hint=_AGAIN)
     device, rows = result["device"], result.get("sections", {}).get("calibrate", [])
     figures = {name: value for row in rows for name, value in row.get("figures", {}).items()}
-    if missing := [name for name in (*_NEEDED, "memory_read_bytes_s") if not figures.get(name, 0) > 0]:
-        raise ConfigError(f"the run did not measure {', '.join(missing)}", hint=_AGAIN)
     card = gpu_model(device["arch"])
+    needed = [*_NEEDED, *(name for feature, name in _PRODUCTS.items() if feature in card.features)]
+    if missing := [name for name in needed if not figures.get(name, 0) > 0]:
+        raise ConfigError(f"the run did not measure {', '.join(missing)}", hint=_AGAIN)
     clock, sms = figures["clock_hz"], device["sms"]
+    peak = card.tensor_flops * sms / card.sms
     return Seen(
         device["name"],
         round(figures["launch_gap_s"] * clock),
         round(figures["latency_l2_cycles"]),
         round(figures["latency_memory_cycles"]),
         round(figures["l2_read_bytes_s"] / sms / clock, 2),
-        round(figures["mma_f16_flops"] / (card.tensor_flops * sms / card.sms), 3),
+        *(round(figures.get(name, 0) / peak, 3) for name in _PRODUCTS.values()),
         round(figures["memory_read_bytes_s"] / device["memory_bytes"], 3),
     )
 

@@ -11,13 +11,16 @@ __device__ __forceinline__ long long nanoseconds() {
     asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(found)::"memory");
     return found;
 }
-__device__ __forceinline__ void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ __forceinline__ void wait_for_last() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 #else  // a clock that goes on whenever it is read
 static long long now() { static long long ticks; return ++ticks; }
 static long long nanoseconds() { static long long ticks; return ++ticks; }
-static void let_next_begin() {}
-static void wait_for_last() {}
+#endif
+#if defined(__CUDACC_RTC__) && defined(CLUSTER)  // architectures that have clusters have programmatic launches
+__device__ __forceinline__ void let_next_begin() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_last() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+#else
+__device__ __forceinline__ void let_next_begin() {}
+__device__ __forceinline__ void wait_for_last() {}
 #endif
 
 #define TIMED(...) \
@@ -93,6 +96,7 @@ shared_words(long long *cycles, unsigned *out, long long rounds, long long lanes
     out[blockIdx.x * blockDim.x + threadIdx.x] = kept;
 }
 
+#ifdef MMA
 extern "C" __global__ void __launch_bounds__(1024)
 shared_matrices(long long *cycles, unsigned *out, long long rounds)
 {
@@ -110,6 +114,7 @@ shared_matrices(long long *cycles, unsigned *out, long long rounds)
     })
     out[blockIdx.x * blockDim.x + threadIdx.x] = kept;
 }
+#endif  // MMA
 
 // --- arithmetic ----------------------------------------------------------------------------------------------------
 
@@ -139,6 +144,7 @@ multiply_adds(long long *cycles, float *out, long long rounds)
     for (int i = 0; i < 32; ++i) total += kept[i / 4][i % 4]; \
     out[blockIdx.x * blockDim.x + threadIdx.x] = total;
 
+#ifdef MMA
 extern "C" __global__ void __launch_bounds__(512)
 multiply_f16(long long *cycles, float *out, long long rounds)
 {
@@ -150,7 +156,31 @@ multiply_tf32(long long *cycles, float *out, long long rounds)
 {
     MULTIPLIES(mma_tf32)
 }
+#endif  // MMA
 
+#ifdef WGMMA
+extern "C" __global__ void __launch_bounds__(256)
+multiply_by_groups(long long *cycles, float *out, long long rounds)
+{
+    __shared__ __align__(1024) unsigned left[2][64][32], right[256][32];  // swizzled rows of 64 elements
+    for (int i = threadIdx.x; i < 4096; i += blockDim.x) (&left[0][0][0])[i] = 0x3c003c00u ^ i * 40503u % 0x03ff03ffu;
+    for (int i = threadIdx.x; i < 8192; i += blockDim.x) (&right[0][0])[i] = 0x2c002c00u ^ i * 30011u % 0x83ff83ffu;
+    float kept[128] = {};
+    wgmma_shared();
+    TIMED(REPEATED {
+        wgmma_sums();
+#pragma unroll
+        for (int u = 0; u < 4; ++u) wgmma_f16<256>(kept, &left[threadIdx.x / 128][0][u * 8], &right[0][u * 8], 16);
+        wgmma_commit();
+        wgmma_wait<0>();
+    })
+    float total = 0.0f;
+    for (int i = 0; i < 128; ++i) total += kept[i];
+    out[blockIdx.x * blockDim.x + threadIdx.x] = total;
+}
+#endif  // WGMMA
+
+#ifdef MMA
 extern "C" __global__ void __launch_bounds__(1024)
 roundings(long long *cycles, unsigned *out, long long rounds)
 {
@@ -163,6 +193,7 @@ roundings(long long *cycles, unsigned *out, long long rounds)
     for (int i = 1; i < 8; ++i) kept[0] ^= kept[i];
     out[blockIdx.x * blockDim.x + threadIdx.x] = kept[0];
 }
+#endif  // MMA
 
 // --- global memory -------------------------------------------------------------------------------------------------
 
@@ -235,6 +266,7 @@ barriers(long long *cycles, long long rounds)
     TIMED(REPEATED { __syncthreads(); })
 }
 
+#ifdef CLUSTER
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(256)
 cluster_of_2(long long *cycles, long long rounds)
 {
@@ -252,3 +284,4 @@ cluster_of_8(long long *cycles, long long rounds)
 {
     TIMED(REPEATED { cluster_barrier(); })
 }
+#endif  // CLUSTER

@@ -14,7 +14,7 @@ from minitvm.codegen.cuda.bind import bind_plain
 from minitvm.codegen.cuda.machine import gpu_model
 from minitvm.codegen.cuda.templates.launches import launches
 from minitvm.codegen.cuda.templates.product import GpuProduct, Operand
-from minitvm.codegen.cuda.templates.tile import BlockTile, MmaTile
+from minitvm.codegen.cuda.templates.tile import BlockTile, MmaTile, WgmmaTile
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import Buffer, Kernel, Store
 
@@ -22,9 +22,10 @@ needs_nvdisasm = pytest.mark.skipif(disassembler() is None, reason="nvdisasm is 
 SIZE = 256
 
 
-def product(tile: BlockTile) -> Kernel:
+def product(tile: BlockTile, dtype: str = "float32") -> Kernel:
     """256 x 256 by 256 x 256, in one launch."""
-    a, b, out = (Buffer(name, (SIZE, SIZE), "float32") for name in ("x", "w", "y"))
+    a, b = (Buffer(name, (SIZE, SIZE), dtype) for name in ("x", "w"))
+    out = Buffer("y", (SIZE, SIZE), "float32")
     made = GpuProduct(
         1,
         SIZE,
@@ -51,6 +52,16 @@ def test_loops_are_counted_as_a_warp_goes_through_them() -> None:
 def test_products_of_tensor_cores_are_a_warps() -> None:
     found = work(product(MmaTile(64, 64, 16, 32, 32, products=1)))
     assert (found.fma, found.mma, found.depth) == (0, (32 // 16) * (32 // 8) * SIZE // 8, 8)
+
+
+def test_a_warpgroups_product_has_pieces_of_eight_columns() -> None:
+    """Each of its four warps has 16 of 64 rows, of all 64 columns, and begins them by one instruction."""
+    tile = WgmmaTile(64, 64, 64, 64, 64, kind="float16", copied=3)
+    found = work(product(tile, "float16"))
+    assert (found.multiplies, found.mma, found.depth) == (SIZE // 16, 64 // 8 * SIZE // 16, 16)
+    assert found.by_groups and not work(product(MmaTile(64, 64, 16, 32, 32))).by_groups
+    code = Code(("LDS", "HGMMA.64x64x16.F32", "HGMMA.64x64x16.F32", "BRA"), ((0, 3),), 64)
+    assert code.slots(4) == 4 + 4
 
 
 def test_a_loop_is_issued_as_often_as_it_has_to_multiply() -> None:

@@ -67,10 +67,11 @@ class Seen(NamedTuple):
     memory: int  # and from memory
     from_second_level: float  # bytes that an SM gets from there in a cycle, while all do
     tensor_use: float  # of the tensor cores' peak, what mma.sync reaches
+    group_use: float  # and what wgmma does, factors in shared memory; 0 where there is none
     memory_use: float  # of the memory's peak, what reads reach
 
 
-_SEEN = {90: Seen("NVIDIA H200", 1448, 332, 681, 30.87, 0.647, 0.936)}
+_SEEN = {90: Seen("NVIDIA H200", 1448, 332, 681, 30.87, 0.647, 0.6, 0.936)}
 """``python -m benchmarks cuda-calibrate`` writes the entries.  Of others nothing is known but what an H200 does."""
 
 

@@ -204,8 +204,6 @@ class MmaTile(BlockTile):
 
 GROUP = 128
 """Threads of a warpgroup."""
-_GROUP_USE = 0.6
-"""Of what tensor cores can do, by products of warpgroups with factors in shared memory."""
 _ROW_BYTES = 128
 """Of the swizzled rows that warpgroups multiply."""
 
@@ -230,7 +228,7 @@ class WgmmaTile(MmaTile):
         return self.depth * (self.rows + self.columns)
 
     def step_cycles(self, blocks: int, size: int, machine: GpuModel) -> float:
-        rate = machine.tensor_flops / self.element / machine.sms / machine.clock * _GROUP_USE
+        rate = machine.tensor_flops / self.element / machine.sms / machine.clock * machine.seen.group_use
         loads = (self.rows + self.columns) * size / machine.seen.from_second_level
         return blocks * max(self.rows * self.columns / rate, loads)
 
