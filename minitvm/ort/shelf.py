@@ -43,7 +43,9 @@ Make: TypeAlias = Callable[[], Library]
 
 _SETTLED_NS = 2_000_000_000
 """How long ago a file must have been written to, for its times to tell it from what is written later."""
-_PIECE = 1 << 22
+_PIECE, _SAMPLE = 1 << 22, 1 << 14
+SAMPLED = 1 << 26
+"""Bytes of a file that is hashed as a whole; of a larger one samples are."""
 
 
 class Shelf:
@@ -246,18 +248,36 @@ def _others(model: Model) -> dict[str, File]:
 
 
 def digest_of(file: File, cache: KernelCache) -> str:
-    """SHA-256 of a file.  It is read once: after that its number, size and times tell that it is the same file, unless
-    it was written to within the two seconds before it was read."""
+    """What names the bytes of a file: their SHA-256.  It is read once: after that its number, size and times tell that
+    it is the same file, unless it was written to within the two seconds before it was read.
+
+    Those times name a large file from the first time on, together with a sample of its bytes, where it was not written
+    to just before: gigabytes take as long to hash as all passes.  A copy of it is another file.
+    """
     before = file.identity()
     key = cache_key("file", *map(str, before))
     known = cache.get(key)
     if known is not None:
         return known.decode()
+    is_settled = time.time_ns() - max(before[-2:]) > _SETTLED_NS
+    hashed = cache_key("hashed", *map(str, before[1:3]))
+    if len(file) <= SAMPLED:
+        digest = _hash_of(file, _PIECE)
+    elif is_settled and cache.get(hashed) is None:  # on whatever device, as they have other numbers when mounted again
+        digest = cache_key("sampled", *map(str, before[1:]), _hash_of(file, _SAMPLE))
+    else:
+        digest = _hash_of(file, _PIECE)
+        cache.put(hashed, b"\n")  # whoever opens it later finds what is made of it now
+    if is_settled and file.identity() == before:
+        cache.put(key, digest.encode())
+    return digest
+
+
+def _hash_of(file: File, most: int) -> str:
+    """SHA-256 of the first bytes, at most so many, of each piece of a file."""
     digest = hashlib.sha256()
     for start in range(0, len(file), _PIECE):
-        digest.update(file[start : start + _PIECE])
-    if file.identity() == before and time.time_ns() - max(before[-2:]) > _SETTLED_NS:
-        cache.put(key, digest.hexdigest().encode())
+        digest.update(file[start : start + most])
     return digest.hexdigest()
 
 

@@ -242,6 +242,28 @@ def test_a_settled_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert shelf.digest_of(File(path), cache) != digest
 
 
+def test_a_large_file_is_named_by_its_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And by some of its bytes, from the first time on; but what a hash of it named once is found by its hash."""
+    monkeypatch.setattr(shelf, "SAMPLED", 0)
+    old, new = tmp_path / "old.onnx", tmp_path / "new.onnx"
+    for path in (old, new):
+        saved(path)
+    cache = KernelCache(tmp_path / "cache")
+    just_written = shelf.digest_of(File(new), cache)
+    assert just_written == shelf.digest_of(File(old), cache)  # of equal bytes
+    other = KernelCache(tmp_path / "other")
+    monkeypatch.setattr(shelf, "_SETTLED_NS", -(1 << 62))
+    assert shelf.digest_of(File(new), cache) == just_written
+    named = shelf.digest_of(File(old), other)
+    assert named == shelf.digest_of(File(old), other) not in (just_written, shelf.digest_of(File(new), other))
+    os.utime(old, ns=(0, 0))
+    touched = shelf.digest_of(File(old), other)
+    data = bytearray(old.read_bytes())
+    data[-1] ^= 1
+    old.write_bytes(data)
+    assert len({named, touched, shelf.digest_of(File(old), other)}) == 3
+
+
 def test_libraries_for_what_sizes_decide_are_found_by_what_they_serve(tmp_path: Path, compiled: list[str]) -> None:
     """Two libraries, as one of the names may be 1; a session begins with either."""
     text = "g (float[A, 1] x, float[B, C] z) => (float[D, C] y) { y = Add(x, z) }"

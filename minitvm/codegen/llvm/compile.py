@@ -382,23 +382,28 @@ class _Machines(threading.local):
     """Target machines of one thread: LLVM does not let threads share them."""
 
     def __init__(self) -> None:
-        self.made: dict[Cpu, Any] = {}
+        self.made: dict[tuple[Cpu, int], Any] = {}
 
-    def get(self, cpu: Cpu) -> Any:
-        if cpu not in self.made:
+    def get(self, cpu: Cpu, opt: int) -> Any:
+        """The machine that makes code with as much care as ``opt`` says, 0 to 3."""
+        if (cpu, opt) not in self.made:
             target = _llvm_target(cpu.triple)
-            self.made[cpu] = target.create_target_machine(
-                cpu=cpu.name, features=cpu.sound, opt=3, reloc="pic", codemodel="small"
+            self.made[cpu, opt] = target.create_target_machine(
+                cpu=cpu.name, features=cpu.sound, opt=opt, reloc="pic", codemodel="small"
             )
-        return self.made[cpu]
+        return self.made[cpu, opt]
 
 
 _machines = _Machines()
 
 
+_ONLY_CALLS = " optnone "
+"""Of functions that hand on addresses: LLVM takes a fifth of the time for a module of hundreds where it does little."""
+
+
 def _optimized(llvm_ir: str, cpu: Cpu) -> tuple[Any, Any]:
     """The module after LLVM's passes, in a context of its own, and the target machine."""
-    machine = _machines.get(cpu)
+    machine = _machines.get(cpu, 0 if _ONLY_CALLS in llvm_ir else 3)
     if DOTS in llvm_ir:
         llvm_ir = llvm_ir.replace(DOTS, f'"target-features"="{cpu.features}"')
     if cpu.tune:
