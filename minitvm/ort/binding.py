@@ -49,9 +49,10 @@ class IOBinding:
     def __init__(self, session: _Session) -> None:
         inputs = (*session.get_inputs(), *session.get_overridable_initializers())
         self._inputs = dict.fromkeys(value.name for value in inputs)
-        self._outputs = dict.fromkeys(value.name for value in session.get_outputs())
+        self._outputs = {value.name: position for position, value in enumerate(session.get_outputs())}
         self._feeds: dict[str, Any] = {}
         self._bound: dict[str, _Out] = {}
+        self._known: _Layout | None = None
         self._results: list[OrtValue] = []
 
     # --- inputs ---
@@ -107,12 +108,14 @@ class IOBinding:
     def _want(self, name: str, out: _Out) -> None:
         if name not in self._outputs:
             raise _unknown(name, self._outputs, "output")
-        self._bound[name] = out
+        before, self._bound[name] = self._bound.get(name), out
+        if before is None or before.value is not out.value:
+            self._known = None
         self._results = []  # whose memory the next run may have, if nobody else holds it
 
     def clear_binding_outputs(self) -> None:
         self._bound.clear()
-        self._results = []
+        self._known, self._results = None, []
 
     def synchronize_outputs(self) -> None:
         """A run has ended when it returns."""
@@ -129,21 +132,40 @@ class IOBinding:
 
     # --- what a session asks ---
 
-    def _wanted(self) -> list[str]:
-        """The outputs that are bound."""
+    @property
+    def _layout(self) -> _Layout:
+        """The same as long as results are bound to the same memory, which many steps of a decoder are."""
         if not self._bound:
             first = next(iter(self._outputs))
             raise BindingError("no output is bound", hint=f"binding.bind_output({first!r}), before the session runs")
-        return list(self._bound)
+        if self._known is None:
+            placed = {name: out.value for name, out in self._bound.items() if out.value and out.is_host}
+            into = {self._outputs[name]: value._tensor for name, value in placed.items()}
+            rest = [(at, name) for at, name in enumerate(self._bound) if name not in placed]
+            self._known = _Layout(into, [placed.get(name) for name in self._bound], rest)
+        return self._known
 
-    def _into(self) -> Mapping[str, np.ndarray]:
-        """Memory of the host that results are to be written to, by output."""
-        placed = {name: out.value for name, out in self._bound.items() if out.value and out.is_host}
-        return {name: value._tensor for name, value in placed.items()}
+    def _into(self) -> Mapping[int, np.ndarray]:
+        """Memory of the host that results are to be written to, by their positions; :class:`BindingError` where no
+        output is bound."""
+        return self._layout.into
 
-    def _take(self, results: Mapping[str, Any]) -> None:
+    def _take(self, results: Sequence[Any]) -> None:
         """Keep what a run made of the outputs that are bound."""
-        self._results = [_kept(out, results[name]) for name, out in self._bound.items()]
+        layout = self._layout
+        self._results = found = layout.values.copy()
+        for at, name in layout.rest:
+            found[at] = _kept(self._bound[name], results[self._outputs[name]])
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where results go: ``into`` memory of the host, by position; of the outputs in the order in which they were bound,
+    the ``values`` that have such memory, and the places and names of the ``rest``."""
+
+    into: dict[int, np.ndarray]
+    values: list[Any]
+    rest: list[tuple[int, str]]
 
 
 def _kept(out: _Out, result: Any) -> OrtValue:

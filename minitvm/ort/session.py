@@ -295,7 +295,7 @@ class InferenceSession:
         output; the first run for a shape may raise what compiling raises.
         """
         wanted = None if output_names is None else self._wanted(output_names)
-        results = self._results(input_feed, run_options)
+        results = self._results(_raw(input_feed), run_options)
         return results if wanted is None else [results[i] for i in wanted]
 
     @stage("running the model")
@@ -312,14 +312,12 @@ class InferenceSession:
     @stage("running the model")
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
         """Run with what is bound; the binding has the results then.  :class:`BindingError` where it does not fit."""
-        wanted, into = iobinding._wanted(), iobinding._into()
+        into = iobinding._into()
         try:
-            results = self._results(
-                iobinding._feeds, run_options, {self._positions[name]: array for name, array in into.items()}
-            )
+            results = self._results(iobinding._feeds, run_options, into)
         except InputError as error:
             raise BindingError(error.message, where=error.where, hint=error.hint) from error
-        iobinding._take({name: results[self._positions[name]] for name in wanted})
+        iobinding._take(results)
 
     def run_async(
         self,
@@ -358,11 +356,6 @@ class InferenceSession:
         return results
 
     def _run(self, feeds: Mapping[str, Any], how: How) -> list[Any]:
-        if isinstance(feeds, Mapping):
-            for value in feeds.values():
-                if isinstance(value, OrtValue):
-                    feeds = {name: value_of(value) for name, value in feeds.items()}
-                    break
         if self._profiler is None:
             return self._engine.run(feeds, how)
         found, checked = self._engine.found(feeds)
@@ -397,6 +390,15 @@ class InferenceSession:
 
 _POOL = ThreadPoolExecutor(thread_name_prefix="minitvm-async")
 """Runs of ``run_async``, of all sessions; its threads start when they are first needed."""
+
+
+def _raw(feeds: Any) -> Any:
+    """What an engine takes of what a run is given: of an :class:`OrtValue` what it holds."""
+    if isinstance(feeds, Mapping):
+        for value in feeds.values():
+            if isinstance(value, OrtValue):
+                return {name: value_of(value) for name, value in feeds.items()}
+    return feeds
 
 
 def _node_arg(value: ValueDescription) -> NodeArg:

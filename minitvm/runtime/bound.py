@@ -209,9 +209,9 @@ class SizePlans:
 
     def _ahead(self, values: Mapping[str, int]) -> tuple[int, ...]:
         """Rounded up as they are, but for sizes that grow little by little: of a cache's length and that with a new row
-        one comes to its step's end first, and one plan is to serve both."""
+        one comes to its step's end first, and one plan is to serve both, and those that follow."""
         grown = [(size, size - self._last.get(name, 0)) for name, size in values.items()]
-        return tuple([rounded_up(size + (size // 16 if 0 < more <= size // 16 else 0)) for size, more in grown])
+        return tuple([1 << size.bit_length() if 0 < more <= size // 16 else rounded_up(size) for size, more in grown])
 
     def _larger(self, key: tuple[int, ...], sizes: Sizes) -> tuple[int, ...]:
         """What the last room was planned for, where that is enough; else as much as it takes for both."""
