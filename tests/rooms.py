@@ -34,9 +34,9 @@ _LOOPS, _PASSES = "codegen/templates", "passes"
 
 ROOMS = {
     "cuda": room(5_845, "codegen/cuda runtime/nvidia"),
-    "lab": room(5_775, "lab"),
+    "lab": room(5_960, "lab"),
     "viewer": room(790, "viewer codegen/llvm/origins.py"),
-    "cli": room(1_700, "cli __main__.py"),
+    "cli": room(1_725, "cli __main__.py"),
     "ort": room(
         2_730,
         "ort capi session.py onnx_backend.py generation.py runtime/kept.py runtime/specialised.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import copy
 import io
@@ -33,7 +34,8 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 _BLOCK = re.compile(
     r"^(?:<!-- not run: (?P<reason>[^>]*) -->\n|<!-- needs: (?P<needs>[^>]*) -->\n)?```python\n(?P<code>.*?)^```$"
-    r"(?:\n\n^<!-- output -->\n```text\n(?P<output>.*?)^```$)?",
+    r"(?:\n\n^<!-- output -->\n```text\n(?P<output>.*?)^```$)?"
+    r"(?:\n\n^<!-- picture -->\n!\[[^\]]*\]\((?P<picture>[^)]+)\)$)?",
     re.MULTILINE | re.DOTALL,
 )
 _LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
@@ -53,13 +55,15 @@ class Block:
     """A module without which it is not run."""
     output: str | None = None
     """What it prints, where the page shows it below ``<!-- output -->``."""
+    picture: str | None = None
+    """The file of what its last line draws, where the page shows it below ``<!-- picture -->``."""
 
 
 def blocks(text: str) -> Iterator[Block]:
     """The Python blocks of a page, in order."""
     for found in _BLOCK.finditer(text):
         line = text.count("\n", 0, found.start("code")) + 1
-        yield Block(found["code"], line, found["reason"], found["needs"], found["output"])
+        yield Block(found["code"], line, found["reason"], found["needs"], found["output"], found["picture"])
 
 
 def name_of(page: pathlib.Path) -> str:
@@ -84,10 +88,15 @@ def run_page(page: pathlib.Path, times: int = 1) -> list[str]:
 def run_block(block: Block, page: pathlib.Path, namespace: dict[str, object]) -> None:
     """Line numbers in a traceback are the page's."""
     printed = io.StringIO()
+    tree = ast.parse("\n" * (block.line - 1) + block.code, str(page))
+    last = tree.body.pop() if block.picture is not None else None
     with contextlib.nullcontext() if block.output is None else contextlib.redirect_stdout(printed):
-        exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
+        exec(compile(tree, str(page), "exec"), namespace)
     if block.output is not None:
         assert printed.getvalue().rstrip() == block.output.rstrip(), f"{name_of(page)}, line {block.line}"
+    if isinstance(last, ast.Expr):
+        drawn: Any = eval(compile(ast.Expression(last.value), str(page), "eval"), namespace)
+        assert drawn.svg == (page.parent / str(block.picture)).read_text(encoding="utf-8"), block.picture
 
 
 def _installed(module: str) -> bool:

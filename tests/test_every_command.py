@@ -126,6 +126,10 @@ CASES: Mapping[str, tuple[str, Mapping[str, Case]]] = {
         {"--passes": ("--passes FoldConstant#1,InferType#1", "InferType", "m.onnx --rounds 0"), **_PLOTS},
     ),
     "lab levels": ("m.onnx --rounds 0", _PLOTS),
+    "lab read": (
+        "chapter5",
+        {"--browser": ("--browser", "5-fusion.html: "), "--output": ("-o pages", "wrote pages/index.html")},
+    ),
     "lab start": (
         "chapter1",
         {"--output": ("-o mine.txt", "mine.txt: "), "--force": ("--force", "wrote taken.py", "chapter1 -o taken.py")},
@@ -281,7 +285,7 @@ def _conditions(option: Option) -> list[str]:
 _READ = (".", "no/such/file.x", "empty", "/dev/full")
 _WRITTEN = (".", "no/such/file.x", "/dev/full")
 _OUTPUTS = ("--output", "--outputs", "--trace", "--csv", "--plot", "--gradescope")
-_FOLDERS = (("run", "--trace"), ("check", "--output"), ("lab grade", "file"))
+_FOLDERS = (("run", "--trace"), ("lab read", "--output"), ("check", "--output"), ("lab grade", "file"))
 _OF_TEXT = ("rules", "what")
 """Arguments that may be a file."""
 WRONG = [

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 COMMANDS = {
     "orders": ("lab_orders:orders", "Try every order of some passes: kernels, bytes, time, and whether results agree."),
     "levels": ("lab_orders:levels", "The same for optimization levels."),
+    "read": ("lab_grade:read", "Read a chapter of the course, here or in a browser."),
     "start": ("lab_grade:start", "Write the starter code of a chapter of the course."),
     "grade": ("lab_grade:grade", "Grade the answers to a chapter of the course."),
     "mutate": ("lab:mutate", "Take one precondition after another from a pass, and see whether its tests notice."),
@@ -37,6 +38,7 @@ def lab() -> None:
     Examples:
       minitvm lab orders resnet18.onnx --passes SimplifyExpr,FoldScaleAxis,FoldConstant#2
       minitvm lab levels resnet18.onnx --plot levels.png
+      minitvm lab read chapter1
       minitvm lab start chapter1
       minitvm lab grade chapter1 chapter1.py
       minitvm lab verify --all

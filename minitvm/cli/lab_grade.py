@@ -1,11 +1,14 @@
-"""``minitvm lab start`` and ``minitvm lab grade``: the course's exercises."""
+"""``minitvm lab start``, ``read`` and ``grade``: the course, its text and its exercises."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import sys
+import tempfile
+import webbrowser
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +40,35 @@ def start(chapter: str | None, output: Path | None, force: bool) -> None:
         raise InputError(f"{path} is there already", hint="--force writes over it, -o names another file")
     path.write_text(starting_code(chapter), encoding="utf-8")
     click.echo(f"{path}: write your answers there, then: minitvm lab grade {chapter_of(chapter).name} {path}")
+
+
+@command()
+@click.argument("chapter", default="")
+@option("--browser", is_flag=True, help="Show it in a browser, with its pictures.")
+@option("-o", "--output", type=PATH, help="Folder to write the whole course to, as pages for a browser.")
+def read(chapter: str, browser: bool, output: Path | None) -> None:
+    """Read a CHAPTER of the course; without one, what the course is about.
+
+    \b
+    Examples:
+      minitvm lab read chapter1
+      minitvm lab read chapter5 --browser
+    """
+    from rich.markdown import Markdown
+
+    from minitvm.lab.course.reading import html_name, page_of, write_html
+
+    page = page_of(chapter)
+    if not (browser or output):
+        with common.stdout.pager(styles=True) if common.stdout.is_terminal else contextlib.nullcontext():
+            common.stdout.print(Markdown(page.read_text(encoding="utf-8")), width=min(common.stdout.width, 110))
+        return
+    common.output_folder(output)
+    place = output or Path(tempfile.mkdtemp(prefix="minitvm-course-"))
+    write_html(place)
+    common.say(f"{place / html_name(page)}: {page.name.partition('.')[0] if chapter else 'the course'}")
+    if browser:
+        webbrowser.open((place / html_name(page)).resolve().as_uri())
 
 
 @command()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import itertools
 import pathlib
+import re
 from types import SimpleNamespace
 from typing import Any
 
@@ -277,6 +280,39 @@ def test_notebooks_are_the_pages() -> None:
     course = make()
     found = {p.name: p.read_text(encoding="utf-8") for p in course.NOTEBOOKS.glob("*.ipynb")}
     assert found == {f"{page.stem}.ipynb": course.notebook_of(page) for page in course.PAGES}, "make.py notebooks"
+
+
+def test_a_notebook_has_a_kernel_cells_for_answers_and_leads_on() -> None:
+    """Each exercise's starter stands behind its words, then a cell that grades; the next chapter is its notebook."""
+    nbformat = pytest.importorskip("nbformat")
+    course = make()
+    for page, following in itertools.zip_longest(course.PAGES, course.PAGES[1:]):
+        made = nbformat.read(course.NOTEBOOKS / f"{page.stem}.ipynb", as_version=4)
+        nbformat.validate(made)
+        assert made.metadata.kernelspec.name == "python3"
+        cells, chapter = [cell.source for cell in made.cells], f"chapter{page.name[0]}"
+        start = cells.index("## Exercises")
+        graded = cells.index(f'from minitvm.lab.grade import grade\n\ngrade("{chapter}", globals())')
+        answers = "\n\n\n".join(cell.source for cell in made.cells[start:graded] if cell.cell_type == "code")
+        tree = ast.parse(starting_code(chapter))
+        assert ast.dump(ast.parse(answers)) == ast.dump(ast.Module(tree.body[1:], []))
+        if following is not None:
+            assert f"]({following.stem}.ipynb)" in cells[-1]
+        assert all((course.NOTEBOOKS / target).exists() for cell in cells for target in _links(cell))
+
+
+def _links(text: str) -> list[str]:
+    return re.findall(r"\]\((?!https?:|#)([^)\s#]+)[^)]*\)", text)
+
+
+def test_an_answer_in_a_notebooks_cell_earns_its_points() -> None:
+    """The cells of a notebook in order, a solution in place of a starter: what the last cell says."""
+    course = make()
+    first, cells = course.starters("chapter6")
+    space: dict[str, Any] = {"__name__": "__main__"}
+    for code in (first, *cells.values(), (SOLUTIONS / "chapter6.py").read_text(encoding="utf-8")):
+        exec(code, space)
+    assert course.value_of('from minitvm.lab.grade import grade\n\ngrade("chapter6", globals())', "", space).complete
 
 
 def test_a_notebook_prints_in_a_kernel_what_its_page_says() -> None:

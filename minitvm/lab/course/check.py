@@ -186,7 +186,7 @@ def _is_below(frame: FrameType | None, file: str) -> bool:
 # --- what a student's exception means -------------------------------------------------------------------------
 
 _HINTS: dict[type[BaseException], str] = {
-    NotImplementedError: "write it: the chapter's page says what it has to do",
+    NotImplementedError: "write it: the chapter (minitvm lab read CHAPTER) says what it has to do",
     RecursionError: "graphs are thousands of nodes deep and Python's stack is not: walk with a list or with post_order",
     NameError: "is everything imported that you use?",
     KeyError: "print the dictionary's keys just before this line",
