@@ -5,8 +5,9 @@
     python docs/course/make.py execute      runs all notebooks in a Jupyter kernel and compares what they print
 
 A page is the one source.  Below a block of Python stands ``<!-- output -->`` with what it prints, or
-``<!-- picture -->`` with what its last line draws; what differs from machine to machine stands below ``<!-- not run: reason -->`` or is not
-printed.  A notebook has a cell to begin with for each exercise (that of ``minitvm lab start``), and one that grades.
+``<!-- picture -->`` with what its last line draws; what differs from machine to machine stands below
+``<!-- not run: reason -->`` or is not printed.  A notebook has a cell to begin with for each exercise (that of
+``minitvm lab start``), and one that grades.
 """
 
 from __future__ import annotations
