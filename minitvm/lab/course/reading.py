@@ -23,7 +23,7 @@ table { border-collapse: collapse; } td, th { border: 1px solid #8886; padding: 
 
 
 def folder() -> Path:
-    """Where the pages are; :class:`InputError` for a copy of the package without them."""
+    """The folder with the pages; :class:`InputError` for a copy of the package without them."""
     found = next((place for place in _PLACES if (place / CONTENTS).is_file()), None)
     if found is None:
         raise InputError("the text of the course is not installed", hint="install minitvm from a wheel or a clone")
