@@ -38,7 +38,7 @@ ROOMS = {
     "viewer": room(790, "viewer codegen/llvm/origins.py"),
     "cli": room(1_725, "cli __main__.py"),
     "ort": room(
-        2_730,
+        2_745,
         "ort capi session.py onnx_backend.py generation.py runtime/kept.py runtime/specialised.py"
         " frontend/onnx/overrides.py",
     ),
