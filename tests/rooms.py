@@ -35,8 +35,8 @@ _LOOPS, _PASSES = "codegen/templates", "passes"
 ROOMS = {
     "cuda": room(5_845, "codegen/cuda runtime/nvidia"),
     "lab": room(5_960, "lab"),
-    "viewer": room(790, "viewer codegen/llvm/origins.py"),
-    "cli": room(1_725, "cli __main__.py"),
+    "viewer": room(920, "viewer codegen/llvm/origins.py"),
+    "cli": room(1_780, "cli __main__.py"),
     "ort": room(
         2_745,
         "ort capi session.py onnx_backend.py generation.py runtime/kept.py runtime/specialised.py"

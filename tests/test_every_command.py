@@ -12,7 +12,7 @@ from typing import TypeAlias
 import click
 import pytest
 
-from minitvm.cli.options import LIBRARY, PATH, Option, parameter
+from minitvm.cli.options import LIBRARY, PAGE, PATH, Option, parameter
 from tests.every_command import COMMANDS, Log, fill, invoke, seen, watched
 
 Case: TypeAlias = tuple[str, str] | tuple[str, str, str]
@@ -157,6 +157,9 @@ CASES: Mapping[str, tuple[str, Mapping[str, Case]]] = {
             "--run": ("--no-run", r"\A(?!.*repeats)", "m.onnx"),
             "--repeats": ("-n 2", "2 repeats", "m.onnx"),
             "--pass": ("--pass mine.py", "mine.py runs"),
+            "--without": ("--without FuseOps", "FuseOps cuts the graph into kernels"),
+            "--order": ("--order A,B", "no pass 'A'"),
+            "--beside": ("--beside -O1", "level 1"),
             "--serve": ("--serve", "port 8124"),
             "--port": ("--port 0", "port 0", "m.onnx --serve"),
             "--watch": ("--watch mine.py", "watches m.onnx mine.py", "m.onnx --serve"),
@@ -219,9 +222,12 @@ def test_an_option_makes_a_difference(command: str, option: Option, log: Log) ->
 # --- what would do nothing --------------------------------------------------------------------------------------------
 
 
-def _model_of(command: str, is_library: bool = False) -> str:
+_MODELS = {LIBRARY: "m.mtvm", PAGE: "m.html"}
+
+
+def _model_of(command: str, condition: str = "") -> str:
     takes_one = any(param.name == "model" for param in COMMANDS[command].params)
-    return ("m.mtvm" if is_library else "m.onnx") if takes_one else ""
+    return _MODELS.get(condition, "m.onnx") if takes_one else ""
 
 
 def _required(command: str) -> str:
@@ -229,10 +235,10 @@ def _required(command: str) -> str:
 
 
 def _words(command: str, condition: str) -> str:
-    """What gives a condition, but for that of a library."""
+    """What gives a condition, but for that of a MODEL."""
     name, _, values = condition.partition(" ")
     param = parameter(COMMANDS[command], condition)
-    if condition == LIBRARY:
+    if condition in _MODELS:
         return ""
     if values or (param is not None and name in param.secondary_opts):
         return f"{name} {values.partition('|')[0]}"
@@ -245,16 +251,12 @@ NEEDY = [(c, o) for c, o in OPTIONS if o.needs]
 
 @pytest.mark.parametrize(("command", "option", "other"), EXCLUDED, ids=[f"{c} {_name(o)} {e}" for c, o, e in EXCLUDED])
 def test_an_option_beside_which_another_does_nothing(command: str, option: Option, other: str, log: Log) -> None:
-    given = (
-        _model_of(command, other == LIBRARY),
-        _required(command),
-        _case(command, option)[1],
-        _words(command, other),
-    )
+    given = (_model_of(command, other), _required(command), _case(command, option)[1], _words(command, other))
     done = invoke(command, " ".join(given))
     assert done.exit_code == 2 and not log, done.output
-    shown = "m.mtvm, a library" if other == LIBRARY else _words(command, other) if " " in other else other
-    assert done.stderr.endswith(f"Error: {_name(option)} does nothing beside {shown}: leave out {_name(option)}\n")
+    shown = f"{_MODELS[other]}, {other}" if other in _MODELS else _words(command, other) if " " in other else other
+    name = _case(command, option)[1] if option.secondary_opts else _name(option)
+    assert done.stderr.endswith(f"Error: {name} does nothing beside {shown}: leave out {name}\n")
 
 
 @pytest.mark.parametrize(("command", "option"), NEEDY, ids=[f"{c} {_name(o)}" for c, o in NEEDY])

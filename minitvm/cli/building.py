@@ -14,7 +14,7 @@ import numpy as np
 
 from minitvm.cli.common import compiling, gathered, read_npz
 from minitvm.cli.open_shapes import as_declared, completed, left_open, open_inputs
-from minitvm.cli.options import LIBRARY, PATH, SUFFIX, OnnxModel, option
+from minitvm.cli.options import LIBRARY, PAGE, PATH, SUFFIX, OnnxModel, option
 from minitvm.config import MOST_THREADS
 from minitvm.errors import ConfigError, InputError, LibraryError, UnknownValueError, did_you_mean, listing
 from minitvm.frontend import describe_onnx
@@ -22,6 +22,7 @@ from minitvm.lab.inputs import random_inputs
 from minitvm.models import compile
 from minitvm.ort.declared import with_values
 from minitvm.passes.manager import CONFIG_KEYS, PassContext
+from minitvm.passes.pipeline import Sequential
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library, load
 from minitvm.session import InferenceSession
@@ -32,10 +33,10 @@ Decorator: TypeAlias = Callable[[Command], Command]
 model = click.argument("model", type=PATH)
 onnx_model = click.argument("model", type=PATH, cls=OnnxModel)
 _target = option(
-    "--target", default="llvm", excludes=(LIBRARY,), help="Target string: 'llvm -mcpu=skylake-avx512', 'cuda', ..."
+    "--target", default="llvm", excludes=(LIBRARY, PAGE), help="Target string: 'llvm -mcpu=skylake-avx512', 'cuda', ..."
 )
 opt_level = option(
-    "-O", "--opt-level", type=click.IntRange(0, 3), default=3, excludes=(LIBRARY,), help="Optimization level."
+    "-O", "--opt-level", type=click.IntRange(0, 3), default=3, excludes=(LIBRARY, PAGE), help="Optimization level."
 )
 device = option(
     "--device",
@@ -48,7 +49,7 @@ inputs = option(
     "-i",
     "--inputs",
     type=PATH,
-    excludes=("--generate",),
+    excludes=("--generate", PAGE),
     help="An .npz with an array per input; random ones by default.",
 )
 
@@ -56,12 +57,12 @@ inputs = option(
 def seed(more: str = "") -> Decorator:
     """``more``: what else is drawn."""
     kind, text = click.IntRange(0), f"Seed of the random inputs{more}."
-    return option("--seed", type=kind, default=0, excludes=("--inputs", "--no-run"), help=text)
+    return option("--seed", type=kind, default=0, excludes=("--inputs", "--no-run", PAGE), help=text)
 
 
 def threads(*excludes: str) -> Decorator:
     kind, text = click.IntRange(0, MOST_THREADS), "Threads to run on; 0: one a core."
-    return option("-t", "--threads", type=kind, default=0, excludes=excludes, help=text)
+    return option("-t", "--threads", type=kind, default=0, excludes=(*excludes, PAGE), help=text)
 
 
 class Named(click.ParamType):  # type: ignore[type-arg]
@@ -92,7 +93,7 @@ def shapes(more: str = "") -> Decorator:
     """``more``: what the same input again is for."""
     open_dims = "Shape of an input whose dimensions the model leaves open, such as data:1x3x224x224; needed where more"
     text, kind = f"{open_dims} than a batch is open.  Repeatable{more}.", Named("DIMS", _dims, "data:1x3x224x224")
-    return option("--shape", "shapes", type=kind, multiple=True, excludes=("--generate",), help=text)
+    return option("--shape", "shapes", type=kind, multiple=True, excludes=("--generate", PAGE), help=text)
 
 
 several_shapes = shapes(
@@ -120,7 +121,7 @@ _config = option(
     "--config",
     type=Setting(),
     multiple=True,
-    excludes=(LIBRARY,),
+    excludes=(LIBRARY, PAGE),
     help="An option of passes and templates, such as cuda.allow_tf32=true or minitvm.records=FILE.  Repeatable.",
 )
 
@@ -130,7 +131,7 @@ _values = option(
     "values",
     type=Named("VALUES", _numbers, "axes:0,1"),
     multiple=True,
-    excludes=("--generate",),
+    excludes=("--generate", PAGE),
     help="Value of an input that shapes depend on, such as axes:0,1; no input of the library then.  Repeatable.",
 )
 
@@ -264,9 +265,10 @@ class Chosen:
         feeds: Mapping[str, np.ndarray] | None = None,
         passes: Sequence[Any] = (),
         choose: bool = False,
+        pipeline: Sequential | None = None,
     ) -> Library:
-        """A saved library, loaded; or a model, compiled under a progress bar, after ``passes`` of one's own; for
-        usual sizes of open dimensions where it may ``choose`` these.
+        """A saved library, loaded; or a model, compiled under a progress bar, after ``passes`` of one's own and through
+        ``pipeline`` in place of the default one; for usual sizes of open dimensions where it may ``choose`` these.
 
         Values that shapes depend on are those of the options, else those of ``feeds``.
         """
@@ -274,6 +276,7 @@ class Chosen:
             return self._loaded(path, feeds)
         main = (path, self.target, self.opt_level, completed(path, self.shapes, self.values, choose))
         how: dict[str, Any] = {"num_threads": self.threads, "trace": trace, "strict": strict, "passes": passes}
+        how["pipeline"] = pipeline
 
         def compiled(values: dict[str, np.ndarray]) -> Library:
             with compiling(f"compiling {path.name}") as progress:

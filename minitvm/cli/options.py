@@ -13,8 +13,9 @@ from minitvm.cli import common
 from minitvm.errors import ConfigError
 
 SUFFIX = ".mtvm"
-LIBRARY = "a library"
+LIBRARY, PAGE = "a library", "a page"
 """A MODEL that is one, among what an option needs or excludes."""
+_KINDS = {LIBRARY: (SUFFIX,), PAGE: (".html", ".json")}
 PATH = click.Path(path_type=Path)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -39,8 +40,8 @@ class Option(click.Option):
 
     def why_idle(self, ctx: click.Context) -> str:
         """What is wrong where it does nothing, and what to do; empty where it is not given, or in its place."""
-        name = self.opts[-1]
-        if not _given(ctx, name):
+        name = _given(ctx, self.opts[-1]) or next(filter(None, (_given(ctx, one) for one in self.secondary_opts)), "")
+        if not name:
             return ""
         if self.needs and not _given(ctx, self.needs):
             return f"{name} does nothing without {self.needs}: add it, or leave out {name}"
@@ -50,7 +51,14 @@ class Option(click.Option):
 
 
 class OnnxModel(click.Argument):
-    """A MODEL that is no library: :class:`ConfigError` for one."""
+    """A MODEL that is no library: :class:`ConfigError` for one.  ``pages``: it may be a page of the viewer."""
+
+    def __init__(self, *args: Any, pages: bool = False, **settings: Any) -> None:
+        super().__init__(*args, **settings)
+        self.pages = pages
+
+    def takes(self, kind: str) -> bool:
+        return self.pages and kind == PAGE
 
     def type_cast_value(self, ctx: click.Context, value: Any) -> Any:
         path = super().type_cast_value(ctx, value)
@@ -86,10 +94,18 @@ class Command(click.Command):
 
 
 def parameter(command: click.Command, condition: str) -> click.Parameter | None:
-    """The one that a condition names, if the command has it, and takes libraries where it is of those."""
-    name = "MODEL" if condition == LIBRARY else condition.partition(" ")[0]
+    """The one that a condition names, if the command has it, and takes such a MODEL where it is of one."""
+    name = "MODEL" if condition in _KINDS else condition.partition(" ")[0]
     found = (p for p in command.params if name in (*p.opts, *p.secondary_opts, p.human_readable_name))
-    return next((p for p in found if condition != LIBRARY or not isinstance(p, OnnxModel)), None)
+    return next((p for p in found if condition not in _KINDS or _takes(p, condition)), None)
+
+
+def _takes(model: click.Parameter, kind: str) -> bool:
+    return model.takes(kind) if isinstance(model, OnnxModel) else kind == LIBRARY
+
+
+def is_page(model: Path) -> bool:
+    return model.suffix in _KINDS[PAGE]
 
 
 def _given(ctx: click.Context, condition: str) -> str:
@@ -101,8 +117,8 @@ def _given(ctx: click.Context, condition: str) -> str:
     value = ctx.params[str(param.name)]
     if value in (None, ()) or value is (name in param.secondary_opts):  # nothing, or the flag the other way round
         return ""
-    if condition == LIBRARY:
-        return f"{value}, a library" if value.suffix == SUFFIX else ""
+    if condition in _KINDS:
+        return f"{value}, {condition}" if value.suffix in _KINDS[condition] else ""
     if values:
         return f"{name} {value}" if value in values.split("|") else ""
     return name

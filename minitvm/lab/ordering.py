@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from minitvm.codegen.backend import Backend
 from minitvm.driver import backend_for
 from minitvm.driver.compile import pipeline_for
 from minitvm.errors import ConfigError, MiniTVMError, listing
@@ -143,14 +144,30 @@ class Way:
         """:class:`PassError` for a pass that is none."""
         if not self.order:
             return Plan()
-        with PassContext(self.level, config=PassContext.current().config) as context:
-            pipeline = pipeline_for(backend_for(given.target, given.num_threads))
+        pipeline, context = _default(self.level, backend_for(given.target, given.num_threads))
         return Plan.of(pipeline=_ordered(pipeline, self.passes, self.order, context))
 
 
-def _permutations(passes: Sequence[str]) -> list[tuple[str, ...]]:
+def reordered(order: Sequence[str], level: int, backend: Backend) -> Sequential:
+    """The default pipeline with some of its passes in another order, in the places that they have together; errors as
+    those of :func:`orders`."""
+    _require_several(order)
+    pipeline, context = _default(level, backend)
+    return _ordered(pipeline, sorted(order, key=lambda name: pipeline.find(name, context)[0].path), order, context)
+
+
+def _default(level: int, backend: Backend) -> tuple[Sequential, PassContext]:
+    with PassContext(level, config=PassContext.current().config) as context:
+        return pipeline_for(backend), context
+
+
+def _require_several(passes: Sequence[str]) -> None:
     if isinstance(passes, str) or len(passes) < 2 or len(set(passes)) < len(passes):
         raise ConfigError(f"{listing(passes)}: an order is of two or more different passes", hint="A,B or A,B,C")
+
+
+def _permutations(passes: Sequence[str]) -> list[tuple[str, ...]]:
+    _require_several(passes)
     if math.factorial(len(passes)) > MOST_ORDERS:
         raise ConfigError(
             f"{len(passes)} passes have {math.factorial(len(passes)):,} orders; {MOST_ORDERS} are tried at most",

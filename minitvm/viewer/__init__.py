@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minitvm.errors import InputError
 
@@ -24,7 +25,17 @@ def write_page(
     from minitvm.viewer.page import page_of
 
     target = Path(path)
-    text = page_of(document_of(report, title or target.stem, profile))
+    return _written(page_of(document_of(report, title or target.stem, profile)), target)
+
+
+def write_document(document: dict[str, Any], target: Path) -> Path:
+    """A document as a page, or in a file ``.json`` by itself; errors as those of :func:`write_page`."""
+    from minitvm.viewer.page import page_of
+
+    return _written(json.dumps(document) if target.suffix == ".json" else page_of(document), target)
+
+
+def _written(text: str, target: Path) -> Path:
     try:
         target.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -99,6 +99,7 @@ def _node(node: Node) -> dict[str, Any]:
         "inputs": [n for n, _ in node.inputs],
         "types": [str(t) for t in node.types],
         "spans": list(node.spans),
+        "once": node.once,
     }
 
 

@@ -72,6 +72,7 @@ VIEWS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "roofline": ("roofline", nothing),
     "memory": ("memory", nothing),
     "threads": ("threads", nothing),
+    "beside": ("beside", nothing),
 }
 """By name of the picture: the view, and what is done in it."""
 

@@ -16,9 +16,12 @@ import pytest
 import minitvm
 from minitvm import relay
 from minitvm.lab import profile
+from minitvm.viewer import write_document
+from minitvm.viewer.beside import beside
+from minitvm.viewer.document import document_of
 from minitvm.viewer.weights import facts_of
 
-VIEWS = ("overview", "passes", "graph", "kernels", "roofline", "memory", "threads")
+VIEWS = ("overview", "passes", "graph", "kernels", "roofline", "memory", "threads", "beside")
 HAS_AXE = importlib.util.find_spec("axe_playwright_python") is not None
 VIOLATIONS = """async () => (await axe.run()).violations
   .flatMap(({ id, nodes }) => nodes.map(({ html, failureSummary }) => [id, html.slice(0, 200), failureSummary]))"""
@@ -60,11 +63,10 @@ SPILLED = """() => [document.documentElement, ...document.querySelectorAll("#top
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     x, weight = relay.var("x", shape=(4, 8)), np.random.default_rng(0).normal(size=(8, 8)).astype("float32")
     body = relay.nn.softmax(relay.nn.dense(relay.nn.relu(relay.nn.dense(x, relay.const(weight))), relay.const(weight)))
-    library = minitvm.build(relay.Function([x], body), opt_level=3, trace=True)
-    path: pathlib.Path = library.report.view(
-        tmp_path_factory.mktemp("page") / "page.html", "a title", profile(library, repeats=2)
-    )
-    return path
+    library, other = (minitvm.build(relay.Function([x], body), opt_level=level, trace=True) for level in (3, 1))
+    document = document_of(library.report, "a title", profile(library, repeats=2))
+    document["beside"] = beside(document, document_of(other.report, "other"), "-O 1")
+    return write_document(document, tmp_path_factory.mktemp("page") / "page.html")
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +84,8 @@ def shown(watched: browsers.Watched, view: str) -> Iterator[str]:
         watched.page.click(".box.closed.group >> nth=0")
     if view == "kernels":
         watched.page.wait_for_selector(".pane .line")
+    if view == "beside":
+        watched.page.wait_for_selector(".pair .gone")
     yield view
     if view == "passes":
         for way in ("drawing", "decisions"):

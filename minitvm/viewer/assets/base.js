@@ -49,7 +49,7 @@ export function spansText(spans, most) {
   return whole.length <= most ? whole : tail(spans[0], most - more.length) + more;
 }
 
-export const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : "s"}`;
+export const plural = (count, word) => `${count.toLocaleString("en")} ${word}${count === 1 ? "" : /(s|ch)$/.test(word) ? "es" : "s"}`;
 
 /** Listeners by event: "select" (a node or kernel), "view" (a tab), "theme". */
 const listeners = new Map();

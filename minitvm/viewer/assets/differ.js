@@ -81,21 +81,11 @@ const alike = (one, other) => one === other || (/^%\d+$/.test(one) && /^%\d+$/.t
 
 /** The words of two lines that differ, as [text, changed] pieces. */
 export function wordsApart(one, other) {
-  const [a, b] = [one, other].map((line) => line.split(/([\s,()[\]]+)/).filter(Boolean));
-  const lengths = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
-  for (let i = a.length - 1; i >= 0; i -= 1) {
-    for (let j = b.length - 1; j >= 0; j -= 1) {
-      lengths[i][j] = alike(a[i], b[j]) ? lengths[i + 1][j + 1] + 1 : Math.max(lengths[i + 1][j], lengths[i][j + 1]);
-    }
-  }
-  const [left, right] = [[], []];
-  let [i, j] = [0, 0];
-  while (i < a.length || j < b.length) {
-    if (i < a.length && j < b.length && alike(a[i], b[j])) {
-      left.push([a[i++], false]);
-      right.push([b[j++], false]);
-    } else if (j >= b.length || (i < a.length && lengths[i + 1][j] >= lengths[i][j + 1])) left.push([a[i++], true]);
-    else right.push([b[j++], true]);
-  }
-  return [left, right];
+  const words = [one, other].map((line) => line.split(/([\s,()[\]]+)/).filter(Boolean));
+  const parts = vendor.diffArrays(...words, { comparator: alike });
+  return ["removed", "added"].map((mine, side) => {
+    const own = words[side][Symbol.iterator](); // what is alike is not the same: each line keeps its own
+    const theirs = mine === "added" ? "removed" : "added";
+    return parts.filter((part) => !part[theirs]).flatMap((part) => part.value.map(() => [own.next().value, Boolean(part[mine])]));
+  });
 }

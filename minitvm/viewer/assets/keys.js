@@ -3,7 +3,7 @@
 import { el } from "./base.js";
 
 const KEYS = [
-  ["1 … 7", "views: overview, passes, graph, kernels, roofline, memory, threads"],
+  ["1 … 8", "views: overview, passes, graph, kernels, roofline, memory, threads, another build"],
   ["/", "search (Enter: next, Shift+Enter: back)"],
   ["j k  ↓ ↑", "next and previous pass or kernel; along the graph's edges"],
   ["← →", "graph: the box beside"],

@@ -1,6 +1,7 @@
 // The page: its views, the search, the address of what is shown.
 
 import { el, on, plural } from "./base.js";
+import { besideView, stepBeside } from "./beside.js";
 import { kernelsView, searchKernels, stepKernel } from "./kernels.js";
 import { memoryView, rooflineView, threadsView } from "./charts.js";
 import { doc, kernelOf, open } from "./data.js";
@@ -11,15 +12,16 @@ import { overviewView } from "./overview.js";
 import { nextWay, passesView, stepPass } from "./passes.js";
 import { themeButton, toggleTheme } from "./theme.js";
 
-const VIEWS = { overview: "Overview", passes: "Passes", graph: "Graph", kernels: "Kernels", roofline: "Roofline", memory: "Memory", threads: "Threads" };
-const MAKERS = { overview: overviewView, passes: (at) => passesView(at === undefined ? undefined : Number(at)), graph: graphView, kernels: kernelsView, roofline: rooflineView, memory: memoryView, threads: threadsView };
+const VIEWS = { overview: "Overview", passes: "Passes", graph: "Graph", kernels: "Kernels", roofline: "Roofline", memory: "Memory", threads: "Threads", beside: "Beside" };
+const MAKERS = { overview: overviewView, passes: (at) => passesView(at === undefined ? undefined : Number(at)), graph: graphView, kernels: kernelsView, roofline: rooflineView, memory: memoryView, threads: threadsView, beside: besideView };
+const views = () => Object.keys(VIEWS).filter((name) => name !== "beside" || doc.beside);
 
 let current = null;
 const stage = el("main", {});
 const search = el("input", { type: "search", id: "search", placeholder: "search nodes and kernels  /", "aria-label": "search", input: searched, keydown: searchKey });
 const found = el("span", { id: "found", role: "status" });
-const tabs = el("nav", { role: "tablist", "aria-label": "views" }, Object.entries(VIEWS).map(([name, text], i) =>
-  el("button", { type: "button", role: "tab", id: `tab-${name}`, title: `${text} (${i + 1})`, click: () => go(name) }, text)));
+const tabs = el("nav", { role: "tablist", "aria-label": "views" });
+const tab = (name, i) => el("button", { type: "button", role: "tab", id: `tab-${name}`, title: `${VIEWS[name]} (${i + 1})`, click: () => go(name) }, VIEWS[name]);
 
 /** Shows a view, at a pass, a kernel or a place in the graph. */
 function go(name, at) {
@@ -59,7 +61,7 @@ function follow() {
   if (named.node !== undefined || named.scope !== undefined) show("graph", named);
   else if (view === "kernels" && kernelOf(place)) show("kernels", place);
   else if (view === "passes" && doc.passes[Number(place || NaN)]) show("passes", Number(place));
-  else show(MAKERS[view] ? view : "overview");
+  else show(views().includes(view) ? view : "overview");
   isApplying = false;
 }
 
@@ -91,7 +93,7 @@ function searchKey(event) {
 }
 
 function step(by) {
-  const steps = { passes: stepPass, kernels: stepKernel, graph: walk };
+  const steps = { passes: stepPass, kernels: stepKernel, graph: walk, beside: stepBeside };
   return steps[current] ? stepping(() => steps[current](by)) : false;
 }
 
@@ -112,11 +114,11 @@ function zoomed(act) {
 }
 
 function keyActions(help) {
-  const views = Object.keys(VIEWS).map((name, i) => [String(i + 1), () => go(name)]);
+  const numbers = views().map((name, i) => [String(i + 1), () => go(name)]);
   const moves = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
   const shifts = Object.entries(moves).map(([key, by]) => [`Shift+${key}`, () => zoomed((drawing) => drawing.shift(...by))]);
   return {
-    ...Object.fromEntries([...views, ...shifts]),
+    ...Object.fromEntries([...numbers, ...shifts]),
     "/": () => search.focus(),
     j: () => step(1), k: () => step(-1), ArrowDown: () => step(1), ArrowUp: () => step(-1),
     ArrowLeft: () => aside(-1), ArrowRight: () => aside(1),
@@ -133,12 +135,13 @@ function keyActions(help) {
 
 function title() {
   const kernels = plural(doc.kernels.length, "kernel");
-  return el("div", { class: "model" }, el("h1", {}, doc.title), el("span", {}, `${doc.target} · ${plural(doc.threads, "thread")} · ${kernels}`));
+  return el("div", { class: "model" }, el("h1", {}, doc.title), el("span", {}, `${doc.target} · ${plural(doc.threads, "thread")} · ${kernels}${doc.beside ? ` · beside ${doc.beside.names[1]}` : ""}`));
 }
 
 async function start() {
   const theme = themeButton();
   await open();
+  tabs.append(...views().map(tab));
   const help = helpDialog();
   const keys = el("button", { type: "button", class: "icon", title: "keys (?)", "aria-label": "keys", click: () => help.showModal() }, "?");
   document.body.append(el("header", { id: "top" }, el("a", { class: "mark", href: "#overview" }, "minitvm"), title(), tabs, el("div", { class: "finder" }, search, found), theme, keys),

@@ -42,7 +42,7 @@ function timeline() {
   const fold = () => {
     if (!idle.length) return;
     const seconds = idle.reduce((sum, n) => sum + doc.passes[n].seconds, 0);
-    list.append(el("li", {}, el("details", {}, el("summary", { class: "fold" }, `${plural(idle.length, "pass").replace(/passs$/, "passes")} unchanged, ${time(seconds)}`),
+    list.append(el("li", {}, el("details", {}, el("summary", { class: "fold" }, `${plural(idle.length, "pass")} unchanged, ${time(seconds)}`),
       el("ol", { class: "steps" }, idle.map((n) => el("li", {}, row(n, longest)))))));
     idle = [];
   };

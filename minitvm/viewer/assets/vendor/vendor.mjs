@@ -2,6 +2,7 @@
 import * as dagre from "@dagrejs/dagre";
 import { select } from "d3-selection";
 import { zoom, zoomIdentity } from "d3-zoom";
+import { diffArrays } from "diff";
 import hljs from "highlight.js/lib/core";
 import armasm from "highlight.js/lib/languages/armasm";
 import cpp from "highlight.js/lib/languages/cpp";
@@ -13,4 +14,4 @@ hljs.registerLanguage("cuda", cpp);
 hljs.registerLanguage("llvm", llvm);
 hljs.registerLanguage("asm", x86asm);
 
-export { dagre, hljs, select, zoom, zoomIdentity };
+export { dagre, diffArrays, hljs, select, zoom, zoomIdentity };
