@@ -19,7 +19,7 @@ from minitvm.codegen.backend import backend_of, stages
 from minitvm.driver import BuildReport, KernelReport, PassStep
 from minitvm.frontend import describe_onnx, supported_operators
 from minitvm.lab.differences import difference
-from minitvm.models import why_specialised
+from minitvm.ort.open_models import why_specialised
 from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.library import load
 from minitvm.target import Target

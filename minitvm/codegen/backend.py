@@ -25,8 +25,7 @@ from minitvm.ir.expr import Call, Function
 from minitvm.ir.loop import Alloc, Buffer, Kernel, Stmt, stmt_children
 from minitvm.ir.op import Op
 from minitvm.passes.fuse_ops import is_lowerable
-from minitvm.runtime.code import CODES, Code
-from minitvm.runtime.document import document_of, seal
+from minitvm.runtime.code import CODES, Code, seal_of
 from minitvm.runtime.graph import Artifact, CpuTag, Segment
 from minitvm.target import OPTIONS, MachineModel, Rates, Target
 
@@ -182,7 +181,7 @@ class Backend(ABC):
         """
         if not all(isinstance(image, bytes) for image in artifact.objects.values()):  # calls of a library
             return b""
-        return seal(document_of(artifact))
+        return seal_of(artifact)
 
     def clocked(self, artifact: Artifact, segment: Segment, table: int) -> str | None:
         """Source for ``Code.clocked``: a segment that also writes down when each thread begins and ends each kernel.

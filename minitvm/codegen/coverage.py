@@ -33,8 +33,9 @@ from minitvm.ir.loop import (
     walk_exprs,
 )
 from minitvm.ir.loop.affine import address, loads, mixed_radix
+from minitvm.ir.loop.stmt import of_all_threads
 from minitvm.ir.loop.text import print_loop_expr
-from minitvm.ir.loop.verify import Around, Guard, evaluate, of_all_threads, places
+from minitvm.ir.loop.verify import Around, Guard, evaluate, places
 
 MOST_POINTS = 1 << 25
 """Iterations and positions of one group of dimensions that are enumerated: half a second, 300 MB."""

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from minitvm.doors import door
 from minitvm.ir.dims import Dim, ceil_divide, usual
 from minitvm.ir.loop import (
     Alloc,
@@ -442,3 +443,9 @@ def _swap_quarters(code: LoopBuilder, source: Buffer, target: Buffer, lanes: int
 def _vectors(code: LoopBuilder, count: int, lanes: int) -> Iterator[tuple[LoopExpr, LoopExpr]]:
     with code.loop(count, "v", LoopKind.UNROLLED) as v, code.lanes(lanes) as lane:
         yield v, lane
+
+
+@door
+def in_blocks(body: Stmt) -> Stmt:
+    """The same loops, of which long sums are made block by block, so that they are exact; here as they are."""
+    return body

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import minitvm.codegen.templates  # noqa: F401  (registers the templates)
 from minitvm.codegen.batch import Batch, batch_of
-from minitvm.codegen.long_sums import in_blocks
-from minitvm.codegen.loops import nested, redirect, with_memory
+from minitvm.codegen.loops import in_blocks, nested, redirect, with_memory
 from minitvm.codegen.problem import TEMPLATES, Problem, Scaled, Template, override_for
 from minitvm.codegen.rows import Nest, at_root, nests_of
 from minitvm.codegen.stages import Group, Inliner, Output, Value, compose, flatten, outputs_of, stage_order
 from minitvm.codegen.walks import Walk
+from minitvm.doors import door
 from minitvm.errors import CompilerError, ConfigError, UserCodeError, user_code
 from minitvm.ir.decision import Decision, Declined, Exactness, decide, decision, decisions, record
 from minitvm.ir.expr import Call, Expr, Function, span_scope
@@ -44,7 +44,6 @@ from minitvm.ir.loop.affine import loads
 from minitvm.ir.node import describe_call
 from minitvm.ir.op import Op, outer_reductions
 from minitvm.ir.ops.nn_dense import MatrixProduct
-from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.types import tensor_fields
 from minitvm.ir.visitor import calls, sizes_of, span_of
 from minitvm.passes.fuse_ops import BY_ROWS
@@ -141,17 +140,10 @@ def _as_stored(buffer: Buffer, params: Sequence[Buffer]) -> tuple[bool, str]:
     return isinstance(value, Load) and value.buffer in params and _at_own_index(value, buffer.axes), value.dtype
 
 
+@door
 def scaled_of(anchor: Call, values: Mapping[Expr, Value]) -> tuple[Scaled | None, dict[Buffer, Buffer]]:
-    """The parts of weights in blocks along the depth, in float32, and what computes each of them."""
-    weights = anchor.args[1]
-    if not isinstance(weights, Call) or not isinstance(op := weights.op, DequantizeBlocks):
-        return None, {}
-    if op.axis % weights.tensor_type.rank != 1 or weights.dtype != "float32":
-        return None, {}
-    factors = op.factors(*(buffer for arg in weights.args for buffer in flatten(values[arg])))
-    numbers, scales = (Buffer(name, f.shape, f.dtype) for name, f in zip(("numbers", "scales"), factors, strict=True))
-    parts: dict[Buffer, Buffer] = dict(zip((numbers, scales), factors, strict=True))
-    return Scaled(op.block, op.per_byte, numbers, scales), parts
+    """The parts of weights in blocks along the depth, and what computes each of them; of all others nothing."""
+    return None, {}
 
 
 def not_allowed(maker: type[Template]) -> Declined | None:

@@ -8,10 +8,11 @@ by polynomials (:mod:`minitvm.ir.dims`) in which loop variables are symbols.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from minitvm.codegen.walks import Walk
 from minitvm.ir.dims import Dim, SymbolicDim, symbol, usual
-from minitvm.ir.loop import Binary, LoopExpr, LoopVar, Size, dim_of, map_expr, size_expr, walk_exprs
+from minitvm.ir.loop import Binary, LoopExpr, LoopVar, Size, as_index, dim_of, map_expr, size_expr, walk_exprs
 
 LEAST = 8
 """Elements of the inner loop, usually: shorter ones are not worth a loop of their own."""
@@ -48,6 +49,22 @@ def _quotients(value: LoopExpr) -> Iterator[tuple[LoopExpr, LoopExpr]]:
         match node:
             case Binary("floordiv" | "floormod", x, divisor) if node.dtype == "int64":
                 yield x, divisor
+
+
+def split_open(walk: Walk) -> Walk | None:
+    """The walk with an axis as long as only a run says as two; ``None`` where no index divides by what it has."""
+    opened = {var: extent for var, extent in walk.loops if not isinstance(extent, int)}
+    found = dividing(walk.value, opened) if opened else None
+    if found is None:
+        return None
+    var, factor = found
+    extent, inner = opened[var], var
+    if factor != extent:
+        outer, inner = LoopVar(f"{var.name}o"), LoopVar(f"{var.name}i")
+        new = (outer, extent // factor), (inner, factor)
+        walk = walk.moved(var, outer * as_index(factor) + inner, new)  # type: ignore[arg-type]
+    index = tuple(without_quotients(i, inner, factor) for i in walk.index)
+    return replace(walk, index=index, value=without_quotients(walk.value, inner, factor))
 
 
 def dividing(value: LoopExpr, opened: Mapping[LoopVar, Dim]) -> tuple[LoopVar, Dim] | None:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TypeAlias
 
-from minitvm.codegen.long_sums import in_blocks
+from minitvm.codegen.loops import in_blocks
 from minitvm.codegen.schedule_loops import (
     bind,
     find_loop,
@@ -32,9 +32,9 @@ from minitvm.codegen.schedule_memory import cache_read, cache_write, compute_at
 from minitvm.codegen.schedule_parts import distribute, fission, partition, predicate, tile
 from minitvm.codegen.schedule_stage import prefetch, stage
 from minitvm.codegen.schedule_steps import Step, Steps, replay
+from minitvm.doors import door
 from minitvm.errors import UserCodeError, user_code
 from minitvm.ir.loop import Kernel
-from minitvm.ir.loop.verify import verify_kernel
 
 __all__ = ["Step", "Steps", "apply", "bind", "cache_read", "cache_write", "compute_at", "distribute", "find_loop"]
 __all__ += ["fission", "fuse", "jam", "loops", "parallel", "partition", "predicate", "prefetch", "reorder", "replay"]
@@ -44,6 +44,11 @@ __all__ += ["rfactor", "split", "stage", "tile", "title", "unroll", "vectorize"]
 
 Schedule: TypeAlias = Callable[[Kernel], Kernel]
 """From a group's plain loops to those that are compiled; made of steps."""
+
+
+@door
+def verify_kernel(kernel: Kernel) -> None:
+    """:class:`CompilerError` where a kernel's loops are not well-formed; nobody looks."""
 
 
 def title(schedule: Schedule) -> str:

@@ -35,7 +35,7 @@ from minitvm.ir.loop import (
     walk_stmts,
 )
 from minitvm.ir.loop.affine import depends_on
-from minitvm.ir.loop.verify import of_all_threads
+from minitvm.ir.loop.stmt import of_all_threads
 from minitvm.ir.op import identity_of
 
 LoopName: TypeAlias = LoopVar | str

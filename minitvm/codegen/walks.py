@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Generic, TypeVar
 
-from minitvm.codegen.open_splits import dividing, without_quotients
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.stages import Output
+from minitvm.doors import door
 from minitvm.ir.dims import Dim
 from minitvm.ir.loop import (
     Alloc,
@@ -124,16 +124,6 @@ class Walk:
         main = self.moved(var, outer * factor + inner, ((outer, whole), (inner, factor)))
         return [main, self.moved(var, last + whole * factor, ((last, rest),))] if rest else [main]
 
-    def split_evenly(self, var: LoopVar, factor: Dim) -> Walk:
-        """Splits a loop as long as only a run says, which is a multiple of ``factor``."""
-        extent, inner, walk = dict(self.loops)[var], var, self
-        if factor != extent:
-            outer, inner = LoopVar(f"{var.name}o"), LoopVar(f"{var.name}i")
-            new = (outer, extent // factor), (inner, factor)
-            walk = self.moved(var, outer * as_index(factor) + inner, new)  # type: ignore[arg-type]
-        index = tuple(without_quotients(i, inner, factor) for i in walk.index)
-        return replace(walk, index=index, value=without_quotients(walk.value, inner, factor))
-
     def moved(self, var: LoopVar, by: LoopExpr, new: tuple[tuple[LoopVar, int], ...]) -> Walk:
         """Over the loops ``new`` in place of that of ``var``, which is ``by``."""
         loops = tuple(pair for old in self.loops for pair in (new if old[0] == var else (old,)))
@@ -170,10 +160,16 @@ def walks(walk: Walk) -> list[Walk]:
     return [part for piece in _split(walk) for part in _without_conditions(piece)]
 
 
+@door
+def split_open(walk: Walk) -> Walk | None:
+    """The walk with an axis as long as only a run says as two; ``None`` where no index divides by what it has."""
+    return None
+
+
 def _split(walk: Walk) -> list[Walk]:
-    opened = {var: extent for var, extent in walk.loops if not isinstance(extent, int)}
-    if opened and (at := dividing(walk.value, opened)) is not None:
-        return _split(walk.split_evenly(*at))
+    is_open = any(not isinstance(extent, int) for _, extent in walk.loops)
+    if is_open and (parts := split_open(walk)) is not None:
+        return _split(parts)
     found = _divided(walk)
     return [walk] if found is None else [part for piece in walk.split(*found) for part in _split(piece)]
 

@@ -12,7 +12,7 @@ from minitvm.codegen.backend import Backend, backend_of
 from minitvm.codegen.batch import batch_of
 from minitvm.codegen.problem import RECORDS, TEMPLATES, Problem
 from minitvm.doors import door, left_out
-from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings
+from minitvm.driver.kernels import KernelCode, KernelCompiler, Progress, Timings, kernel_cache
 from minitvm.driver.program import (
     Program,
     announce,
@@ -37,7 +37,6 @@ from minitvm.passes.manager import PassContext, closest
 from minitvm.passes.pipeline import SCHEDULES, Plan, Sequential, context_for, default_pipeline, optimize
 from minitvm.passes.places import LibraryOf, Predict, Slower
 from minitvm.passes.redundancy import bind_captured
-from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.graph import Artifact, Host
 from minitvm.runtime.hosts import branch_functions
 from minitvm.runtime.instance import Instance
@@ -110,7 +109,7 @@ def build_consuming(
     """The same as :func:`build`, but empties ``params``, so that weights can be freed as soon as passes have replaced
     them."""
     _allow_for(params)
-    cache, timings = KernelCache(config.cache_dir()), Timings()
+    cache, timings = kernel_cache(config.cache_dir()), Timings()
     schedules = PassContext.current().option(SCHEDULES.name)
     require_own(backend.machine.name)
     compiler = KernelCompiler(backend, cache, timings, on_progress, schedules)

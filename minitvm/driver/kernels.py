@@ -11,14 +11,14 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from minitvm import config
 from minitvm.codegen.backend import Backend, backend_of, stages
 from minitvm.codegen.listing import Listing
 from minitvm.codegen.lower import Lowering, plain
 from minitvm.codegen.problem import OVERRIDES, RECORDS, TEMPLATES, asking, override_for
-from minitvm.codegen.schedule import Schedule, apply, title
+from minitvm.codegen.schedule import Schedule, apply, title, verify_kernel
 from minitvm.codegen.simplify import simplify
 from minitvm.doors import door
 from minitvm.errors import CompilerError, ConfigError, MiniTVMError, as_raised, is_own
@@ -27,16 +27,59 @@ from minitvm.ir.dims import Dim, Undecided, assumed, under
 from minitvm.ir.expr import Function
 from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.sizes import bound
-from minitvm.ir.loop.verify import verify_kernel
 from minitvm.ir.op import Op
 from minitvm.ir.structural import structural_digest
 from minitvm.ir.visitor import calls, sizes_of
 from minitvm.passes.manager import PassContext, using
-from minitvm.runtime.cache import KernelCache, cache_key
 from minitvm.target import Target
 
 Progress = Callable[[int, int, str], None]
 """``on_progress(done, total, name)`` after every kernel."""
+
+
+class Cache(Protocol):
+    """Bytes that are kept between runs, by key.  ``hits`` and ``misses`` are counted."""
+
+    hits: int
+    misses: int
+
+    def key(self, *parts: str) -> str:
+        """The key of what is determined by ``parts``."""
+
+    def get(self, key: str) -> bytes | None:
+        """What was put under ``key``, or ``None``."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep ``data`` under ``key``."""
+
+    def trim_where_due(self) -> None:
+        """Deletes what was not used for longest, where there is too much."""
+
+
+class NoCache:
+    """Keeps nothing."""
+
+    hits = misses = 0
+
+    def key(self, *parts: str) -> str:
+        """Returns one key for all."""
+        return ""
+
+    def get(self, key: str) -> bytes | None:
+        """Returns ``None``."""
+        return None
+
+    def put(self, key: str, data: bytes) -> None:
+        """Forgets ``data``."""
+
+    def trim_where_due(self) -> None:
+        """Leaves what is not there."""
+
+
+@door
+def kernel_cache(folder: Path | None) -> Cache:
+    """Keeps what is compiled in a folder; nothing where that is ``None``, or nobody keeps anything."""
+    return NoCache()
 
 
 class NotLowered(CompilerError):
@@ -83,7 +126,7 @@ class KernelCompiler:
     def __init__(
         self,
         backend: Backend,
-        cache: KernelCache,
+        cache: Cache,
         timings: Timings | None = None,
         on_progress: Progress | None = None,
         schedules: Mapping[str, Schedule] | None = None,
@@ -202,7 +245,7 @@ class KernelCompiler:
         chosen = symbol in self.schedules or any(override.is_for(symbol, group) for override in self.overrides)
         if chosen or not self._is_own(group) or sizes_of(group):
             return self.fresh(symbol, group)  # the key does not see other people's sources; the image is kept
-        key = cache_key("group", structural_digest(group).hex(), symbol, *self._version(), self._records)
+        key = self.cache.key("group", structural_digest(group).hex(), symbol, *self._version(), self._records)
         kept = self.cache.get(key)
         if kept is not None:
             return _unpack(kept)
@@ -236,7 +279,7 @@ class KernelCompiler:
         """What the back end makes of a source, from the cache where it is there."""
         if self.backend.version is None:
             return self._image(source)
-        key = cache_key("image", source, *self._version())
+        key = self.cache.key("image", source, *self._version())
         kept = self.cache.get(key)
         if kept is not None:
             return kept

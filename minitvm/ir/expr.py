@@ -5,11 +5,11 @@ The nodes are defined in ``minitvm.ir.node``; here they learn to print themselve
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from minitvm.doors import door
+from minitvm.doors import door, left_out
 from minitvm.errors import IRError
 from minitvm.ir import node
 from minitvm.ir.node import (
@@ -26,7 +26,6 @@ from minitvm.ir.node import (
     merge_spans,
     span_scope,
 )
-from minitvm.ir.pickled import packed, unpacked
 from minitvm.ir.text import print_expr, print_module
 from minitvm.ir.visitor import calls, free_vars
 from minitvm.shown import Shown
@@ -35,6 +34,20 @@ __all__ = ["Call", "Constant", "Expr", "Function", "GlobalVar", "Module", "Tuple
 __all__ += ["calls", "current_span", "describe_call", "free_vars", "infer_call", "merge_spans", "span_scope"]
 
 node.printer = print_expr
+
+
+@door
+def packed(roots: Iterable[Expr]) -> Any:
+    """Nodes as flat lists, for ``pickle``."""
+    raise left_out("pickling a graph")
+
+
+@door
+def unpacked(rows: Any) -> list[Expr]:
+    """The nodes of such lists."""
+    raise left_out("pickling a graph")
+
+
 node.pickled = lambda expr: (_one, (packed([expr]),))
 
 

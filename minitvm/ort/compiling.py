@@ -40,7 +40,8 @@ from minitvm.target import Target
 
 if TYPE_CHECKING:  # what compiles is imported where something is compiled
     from minitvm.driver.kernels import Progress
-    from minitvm.models import Imported, Model
+    from minitvm.models import Model
+    from minitvm.ort.open_models import Imported
 
 Arrays: TypeAlias = Mapping[str, np.ndarray]
 Make: TypeAlias = Callable[[Shapes, Arrays], Specialised]
@@ -109,7 +110,7 @@ class Compiling:
         is_closed = all(None not in type_.sizes for type_ in self._tensors.values())
         if is_new:
             if not is_closed:
-                from minitvm.models import require_consistent
+                from minitvm.ort.open_models import require_consistent
 
                 found = require_consistent(model, self._names())
                 self._imported += found if options.symbolic else []
@@ -260,7 +261,7 @@ class Compiling:
         try:
             self._specialised(shapes, {}, partial(self._compile, on_progress=None))
         except Exception as error:  # the kernels for all shapes go on serving; nobody waits here
-            from minitvm.models import reason_of
+            from minitvm.ort.open_models import reason_of
 
             if _is_ending(error):
                 return
@@ -342,7 +343,8 @@ class Compiling:
     def _make_symbolic(
         self, shapes: Shapes, measured: Measured, grown: Mapping[str, tuple[int, int]] = MappingProxyType({})
     ) -> Library | Decision:
-        from minitvm.models import NEEDS_NUMBERS, compile_symbolic, reason_of
+        from minitvm.models import NEEDS_NUMBERS
+        from minitvm.ort.open_models import compile_symbolic, reason_of
 
         start = time.perf_counter()
         given = self._options

@@ -33,9 +33,7 @@ from minitvm.passes.redundancy import (
     fold_constant_expr,
 )
 from minitvm.passes.rule import Replacement, Rule, RulePass, apply_rules, rule, rule_pass
-from minitvm.passes.share_memory import ShareMemory
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
-from minitvm.passes.sink_cast import SinkCast
 
 if TYPE_CHECKING:
     from minitvm.passes.attention import FuseAttention
@@ -46,7 +44,9 @@ if TYPE_CHECKING:
     from minitvm.passes.mixed_precision import ToMixedPrecision
     from minitvm.passes.parallel_blocks import CombineParallelBlocks
     from minitvm.passes.quantized import FakeQuantizationToInteger
+    from minitvm.passes.share_memory import ShareMemory
     from minitvm.passes.share_rows import ShareRows
+    from minitvm.passes.sink_cast import SinkCast
     from minitvm.passes.tile_windows import TileWindows
     from minitvm.passes.verify import Verify
 

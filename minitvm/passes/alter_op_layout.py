@@ -25,7 +25,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from minitvm.errors import PassError, user_code
 from minitvm.ir.decision import Declined, decide, name_of, unheard
@@ -39,7 +39,6 @@ from minitvm.ir.ops.nn_conv import BlockedConvolution, Conv2d, Conv2dNCHWc, Dept
 from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
 from minitvm.ir.ops.nn_pad import Pad
 from minitvm.ir.ops.qnn import Conv2dWords, DenseWords, Words, parts_of
-from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.ops.transform import ExpandDims, LayoutTransform, Reshape, Transpose
 from minitvm.ir.relayout import Carry, Move, Placement, Site, calling, following
 from minitvm.ir.types import (
@@ -56,7 +55,7 @@ from minitvm.ir.types import (
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rebuild, simplify_projection
 from minitvm.passes.bound import SAME_PRODUCTS
 from minitvm.passes.manager import FunctionPass, PassContext
-from minitvm.passes.sink_cast import is_cast_of_weights, lies_across_depth
+from minitvm.passes.narrow import is_cast_of_weights, lies_across_depth
 from minitvm.target import MachineModel
 
 Propose = Callable[[Site], "Placement | Declined | None"]
@@ -373,10 +372,10 @@ def _blocked(op: Conv2d, made: type[BlockedConvolution], weight: Expr, data: str
 
 def in_whole_blocks(weight: Expr, axes: str, layout: str, unit: str, groups: int = 1) -> Expr:
     """A weight with its units in blocks, the last one of each group filled up with zeros; in the format that it has."""
-    if is_cast_of_weights(weight):
+    if is_cast_of_weights(weight) and isinstance(weight, Call):
         moved = [a if a.tensor_type.rank == 0 else in_whole_blocks(a, axes, layout, unit, groups) for a in weight.args]
-        op = weight.op
-        if isinstance(op, DequantizeBlocks):
+        op: Any = weight.op
+        if len(weight.args) > 1 and weight.args[1].tensor_type.rank:  # scales along an axis
             op = op.with_attributes(axis=Layout(layout).index(axes[op.axis]))
         return Call(op, moved, span=weight.span)
     at, extents = axes.index(unit), weight.tensor_type.static_shape

@@ -33,7 +33,7 @@ from minitvm.ir.types import leaves, shape_text
 from minitvm.ir.visitor import as_function, calls, rewrite, span_of, use_counts
 from minitvm.passes.bound import Bound, Of
 from minitvm.passes.manager import FunctionPass, PassContext
-from minitvm.passes.places import Asked, Slower, in_pipeline, remembering
+from minitvm.passes.places import Slower, in_pipeline
 from minitvm.passes.scales import MODERATE
 
 Shape: TypeAlias = tuple[Dim, ...]
@@ -70,6 +70,7 @@ class _Chain:
 _BOUND = Bound(8, Of.SUMS, "all scales together are between 2^-64 and 2^64")
 
 
+@in_pipeline(after="EliminateCommonSubexpr", given="slower")
 @dataclass(repr=False, eq=False)
 class FuseAttention(FunctionPass, opt_level=3, bound=_BOUND):
     """``slower`` says where the operator would be slower than its parts; without it, it nowhere is."""
@@ -93,11 +94,6 @@ class FuseAttention(FunctionPass, opt_level=3, bound=_BOUND):
                 else:
                     found[node] = answer
         return as_function(rewrite(function, _Rewriting(self, found).visit)) if found else function
-
-
-@in_pipeline(after="EliminateCommonSubexpr")
-def _placed(asked: Asked) -> tuple[FuseAttention]:
-    return (FuseAttention(asked.slower and remembering(asked.slower)),)
 
 
 def _to_softmax(node: Expr) -> bool:

@@ -15,7 +15,7 @@ from minitvm.ir.expr import Call, Constant, Expr, Function, Module, TupleGetItem
 from minitvm.ir.ops.more.qnn_blocks import BYTES, MOST_PARTS, BlockPanels, DenseBlocks, QuantizeBlocks
 from minitvm.ir.ops.nn_dense import Dense
 from minitvm.ir.ops.qnn import Words
-from minitvm.ir.ops.quantize import DequantizeBlocks
+from minitvm.ir.ops.quantize_blocks import DequantizeBlocks
 from minitvm.ir.visitor import as_function, rewrite
 from minitvm.passes.bound import Bound, Of
 from minitvm.passes.manager import FunctionPass, PassContext

@@ -11,9 +11,10 @@ from minitvm.ir.structural import node_key
 from minitvm.ir.visitor import as_function, rewrite
 from minitvm.passes.bound import SAME_PRODUCTS
 from minitvm.passes.manager import FunctionPass, PassContext
-from minitvm.passes.places import Asked, LibraryOf, in_pipeline
+from minitvm.passes.places import LibraryOf, in_pipeline
 
 
+@in_pipeline(before="AlterOpLayout", given="library_of", needs="library_of")
 class CallLibraries(FunctionPass, opt_level=0, bound=SAME_PRODUCTS):
     """Each operator that the target has a library for becomes a primitive function of its own.
 
@@ -40,11 +41,6 @@ class CallLibraries(FunctionPass, opt_level=0, bound=SAME_PRODUCTS):
         if key not in shared:
             shared[key] = _alone(node, found)
         return Call(shared[key], node.args, span=node.span)
-
-
-@in_pipeline(before="AlterOpLayout")
-def _placed(asked: Asked) -> tuple[CallLibraries, ...]:
-    return () if asked.library_of is None else (CallLibraries(asked.library_of),)
 
 
 def _alone(call: Call, library: str) -> Function:

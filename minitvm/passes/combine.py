@@ -23,7 +23,7 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.elemwise import Add
 from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.ops.nn_dense import BatchMatmul, BiasAdd, Dense
-from minitvm.ir.ops.quantize import DequantizeBlocks
+from minitvm.ir.ops.quantize_blocks import DequantizeBlocks
 from minitvm.ir.types import is_named
 from minitvm.ir.visitor import as_function, calls, children, post_order, rebuild, span_of, users
 from minitvm.passes.bound import SAME_PRODUCTS
@@ -380,6 +380,6 @@ def _wide_batch_matmul(calls: Sequence[Call]) -> tuple[Expr, SideBySide]:
     return _with_all_weights(calls, 1), SideBySide(2, 3)
 
 
-@in_pipeline(after="SinkCast")
+@in_pipeline(before="FoldConstant")
 def _placed(asked: Asked) -> tuple[CombineParallelConv2D, CombineParallelDense]:
     return CombineParallelConv2D(min_num_branches=3), CombineParallelDense(3, to_batch=False)

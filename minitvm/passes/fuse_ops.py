@@ -14,9 +14,10 @@ share one ``Function``, so that a kernel is compiled once.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
+from minitvm.doors import door
 from minitvm.ir.decision import Decision, Declined, decision, listening, name_of, record
 from minitvm.ir.dims import are_counted_on
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
@@ -26,9 +27,8 @@ from minitvm.ir.structural import node_key
 from minitvm.ir.types import Shape, TensorType, TupleType, is_named, tensor_fields
 from minitvm.ir.visitor import as_function, children, is_scalar_constant, post_order, rebuild, rebuild_over, span_of
 from minitvm.passes.manager import FunctionPass, PassContext, register_config
+from minitvm.passes.narrow import is_cast_of_weights
 from minitvm.passes.recomputed import MAX_COPIES, Cutting
-from minitvm.passes.share_memory import ShareMemory, joins, reshaped
-from minitvm.passes.sink_cast import is_cast_of_weights
 
 BY_ROWS = "by_rows"
 """The attribute of groups whose threads share rows."""
@@ -161,6 +161,18 @@ POINTWISE = (Fusion.INJECTIVE, Fusion.OUT_ELEMWISE_FUSABLE)
 """At the end also a reduction, or a group with an anchor."""
 
 
+@door
+def shares_memory(context: PassContext) -> bool:
+    """True if concatenations may be made where they lie: ShareMemory follows."""
+    return False
+
+
+@door
+def made_in_place(whole: Expr, joined: Expr) -> Sequence[Expr]:
+    """What makes the parts of a concatenation of ``joined``, if in its result's memory; else nothing."""
+    return ()
+
+
 def partition(function: Function, opt_level: int, max_depth: int, max_copies: int, shares: bool) -> dict[Expr, Group]:
     """The group of every node that is one.  At level 0 each alone; otherwise after three phases over all nodes.
 
@@ -206,7 +218,7 @@ class _Fusing:
     max_depth: int
     graph: dict[Expr, Node]
     in_place: dict[Node, bool] = field(default_factory=dict)
-    """By tuple whether :class:`ShareMemory` joins it."""
+    """By tuple whether ShareMemory joins it."""
     verdicts: dict[Expr, Decision] = field(default_factory=dict)
 
     def visit(self, node: Node, phase: int) -> None:
@@ -258,8 +270,7 @@ class _Fusing:
         """True if it is joined alone, and an operand has a kernel of its own anyway, which can write it there."""
         whole = joined.group.find().root
         if joined not in self.in_place:
-            alone = bool(self.graph) and joins(whole) and joined.expr in children(whole)
-            operands = map(reshaped, children(joined.expr)) if alone else ()
+            operands = made_in_place(whole, joined.expr) if self.graph else ()
             makers = (self.graph[e].group.find().pattern for e in operands if isinstance(e, Call) and is_lowerable(e))
             self.in_place[joined] = any(pattern > Fusion.INJECTIVE for pattern in makers)
         return self.in_place[joined]
@@ -348,7 +359,7 @@ class FuseOps(FunctionPass, opt_level=0):
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         level = context.opt_level if self.opt_level is None else self.opt_level
         depth, copies = (context.option(f"minitvm.FuseOps.max_{what}") for what in ("depth", "copies"))
-        return cut_out(function, partition(function, level, depth, copies, context.pass_enabled(ShareMemory.info)))
+        return cut_out(function, partition(function, level, depth, copies, shares_memory(context)))
 
 
 def cut_out(function: Function, groups: dict[Expr, Group]) -> Function:

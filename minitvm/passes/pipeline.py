@@ -21,7 +21,7 @@ from minitvm.passes.fold_scale_axis import BackwardFoldScaleAxis, ForwardFoldSca
 from minitvm.passes.fuse_ops import FuseOps, is_lowerable
 from minitvm.passes.instrument import PassInfo, PassInstrument
 from minitvm.passes.manager import PASSES, Pass, as_pass
-from minitvm.passes.places import Asked, LibraryOf, Predict, Slower, other_ways, with_placed
+from minitvm.passes.places import Asked, LibraryOf, Predict, Slower, other_ways, remembering, with_placed
 from minitvm.passes.redundancy import (
     DeadCodeElimination,
     EliminateCommonSubexpr,
@@ -29,9 +29,7 @@ from minitvm.passes.redundancy import (
     bind_captured,
     bind_params,
 )
-from minitvm.passes.share_memory import ShareMemory
 from minitvm.passes.simplify_expr import SimplifyExpr, SimplifyExprPostAlterOp, SinkReshape
-from minitvm.passes.sink_cast import SinkCast
 from minitvm.target import MachineModel
 
 _TF32 = (
@@ -191,7 +189,6 @@ BEFORE_LAYOUTS = (
     SimplifyInference(),  #                           level 0
     EliminateCommonSubexpr(),  #                      level 3
     SinkReshape(),  #                                 level 2
-    SinkCast(),  #                                    level 2
     FoldConstant(fold_qnn=True),  #                   level 2
     FoldScaleAxis(),  #                               level 3
     SimplifyExpr(),  #                                level 0: exact rules; 2: all
@@ -203,7 +200,6 @@ AFTER_LAYOUTS = (
     FoldConstant(fold_qnn=True, has_layouts=True),  # level 2
     DeadCodeElimination(),  #                         level 1
     FuseOps(),  #                                     level 0: one operator a kernel; 1: groups
-    ShareMemory(),  #                                 level 3
 )
 
 
@@ -222,7 +218,7 @@ def default_pipeline(
     """
     layouts = AlterOpLayout(machine, kind, weigh=True, faster=None if predict is None else other_ways(predict))
     steps = (*BEFORE_LAYOUTS, *CANONICAL, layouts, *AFTER_LAYOUTS)
-    asked = Asked(machine, layouts, kind, library_of, slower, predict)
+    asked = Asked(machine, layouts, kind, library_of, slower and remembering(slower), predict)
     return Sequential(with_placed(steps, asked), name="default_pipeline")
 
 

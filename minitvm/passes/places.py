@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from minitvm.doors import door
 from minitvm.ir.decision import Declined
@@ -55,22 +55,46 @@ Placeable = TypeVar("Placeable", bound="Make | type[Pass]")
 
 
 @dataclass(frozen=True)
-class Placed:
-    """Passes beside the first run of another one; behind all where none is named."""
+class Position:
+    """Where passes stand in the default pipeline: beside the first run of another one; behind all where none is named.
+    And for which targets."""
 
-    make: Make | type[Pass]
     before: str = ""
     after: str = ""
+    kind: str = ""
+    """Of the schedules that they are for, where not for all."""
     feature: str = ""
     """Of the CPUs that they are for, where not for all."""
+    shared: bool = False
+    """For kernels that threads share alone."""
+    given: str = ""
+    """What a pass is made with, of what may be asked."""
+    needs: str = ""
+    """What has to be there to be asked."""
+
+    def is_for(self, asked: Asked) -> bool:
+        """True if a target has use for them."""
+        kind = "llvm" if self.feature else self.kind or asked.kind
+        alone = self.shared and asked.machine.threads == 1
+        there = not self.needs or getattr(asked, self.needs) is not None
+        return kind == asked.kind and {self.feature} - {""} <= asked.machine.features and not alone and there
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Passes with their place."""
+
+    make: Make | type[Pass]
+    place: Position
 
     def among(self, steps: Sequence[Pass], asked: Asked) -> list[Pass]:
         """The steps with these among them."""
-        if self.feature and (asked.kind != "llvm" or self.feature not in asked.machine.features):
+        place, names = self.place, [step.info.name for step in steps]
+        if not place.is_for(asked):
             return [*steps]
-        made = (self.make(),) if isinstance(self.make, type) else self.make(asked)
-        names = [step.info.name for step in steps]
-        at = names.index(self.before) if self.before else names.index(self.after) + 1 if self.after else len(steps)
+        given = (getattr(asked, name) for name in place.given.split())
+        made = (self.make(*given),) if isinstance(self.make, type) else self.make(asked)
+        at = names.index(place.before) if place.before else names.index(place.after) + 1 if place.after else len(steps)
         return [*steps[:at], *made, *steps[at:]]
 
 
@@ -78,12 +102,11 @@ PLACED: dict[str, Placed] = {}
 """By what makes them."""
 
 
-def in_pipeline(*, before: str = "", after: str = "", feature: str = "") -> Callable[[Placeable], Placeable]:
-    """Gives the passes that a function makes for a target, or a pass, their place in the default pipeline; a decorator.
-    With a ``feature`` only for CPUs that have it."""
+def in_pipeline(**place: Any) -> Callable[[Placeable], Placeable]:
+    """Gives the passes that a function makes for a target, or a pass, their :class:`Position`; a decorator."""
 
     def register(make: Placeable) -> Placeable:
-        PLACED[f"{make.__module__}.{make.__qualname__}"] = Placed(make, before, after, feature)
+        PLACED[f"{make.__module__}.{make.__qualname__}"] = Placed(make, Position(**place))
         return make
 
     return register

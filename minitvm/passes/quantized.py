@@ -40,7 +40,7 @@ from minitvm.ir.visitor import as_function, rewrite
 from minitvm.passes.alter_op_layout import block, dots_of
 from minitvm.passes.bound import Bound, Of, out_of_range
 from minitvm.passes.manager import FunctionPass, PassContext
-from minitvm.passes.places import Asked, in_pipeline
+from minitvm.passes.places import in_pipeline
 from minitvm.target import MachineModel
 
 Product: TypeAlias = "Conv2d | Dense"
@@ -122,6 +122,7 @@ def _moved(call: Call) -> _Stored | None:
 _BOUND = Bound(8, Of.SUMS, "sums of whole numbers are exact; their scales are multiplied behind them")
 
 
+@in_pipeline(after="InferType", given="machine")
 @dataclass(eq=False, repr=False)
 class FakeQuantizationToInteger(FunctionPass, opt_level=3, bound=_BOUND):
     """Convolutions and dense layers of quantized tensors, made of bytes on a machine with dot products of bytes."""
@@ -270,8 +271,3 @@ def _with_border(values: Expr, zero: Expr, padding: Sequence[int]) -> Expr:
     top, left, bottom, right = padding
     widths = ((0, 0), (0, 0), (top, bottom), (left, right))
     return ir.nn.pad(values, ir.cast(zero, dtype=values.dtype), pad_width=widths)
-
-
-@in_pipeline(after="InferType")
-def _placed(asked: Asked) -> tuple[FakeQuantizationToInteger]:
-    return (FakeQuantizationToInteger(asked.machine),)

@@ -16,7 +16,6 @@ from minitvm.ir.evaluate import NOT_CONSTANT, folded, unfoldable
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem
 from minitvm.ir.op import Fusion, Op
 from minitvm.ir.ops.bodies import Choice, OverFunctions
-from minitvm.ir.ops.quantize import DequantizeBlocks
 from minitvm.ir.ops.tensor import NdArraySize, ShapeOf
 from minitvm.ir.structural import node_key
 from minitvm.ir.types import TensorType, TupleType, accepts, tensor_fields, type_of
@@ -33,7 +32,7 @@ from minitvm.ir.visitor import (
     users,
 )
 from minitvm.passes.manager import FunctionPass, ModulePass, PassContext, map_functions, register_config
-from minitvm.passes.sink_cast import SinkCast, kept_narrow
+from minitvm.passes.narrow import kept_narrow
 
 
 class EliminateCommonSubexpr(FunctionPass, opt_level=3):
@@ -200,8 +199,7 @@ def fold_constant_expr(
     expr: Expr, fold_qnn: bool = False, max_bytes: int = MAX_BYTES.default, has_layouts: bool = False
 ) -> Expr:
     """An expression or a function with all that can be folded folded; itself where nothing can."""
-    widens = any(isinstance(node, Call) and isinstance(node.op, SinkCast.needs) for node in post_order(expr))
-    kept = kept_narrow(expr, has_layouts) if widens else set()
+    kept = kept_narrow(expr, has_layouts)
 
     def visit(old: Expr, new: Expr) -> Expr:
         if old in kept:
@@ -233,7 +231,7 @@ def _refusal(call: Call, fold_qnn: bool, max_bytes: int) -> Declined | None:
         return None
     result = sum(t.nbytes for t in tensor_fields(call.type))
     operands = sum(t.nbytes for arg in call.args for t in tensor_fields(arg.type))
-    growth = MAX_GROWTH * (call.op.per_byte if isinstance(call.op, DequantizeBlocks) else 1)
+    growth = MAX_GROWTH * getattr(call.op, "per_byte", 1)
     fits = result <= max(max_bytes, growth * operands)
     return None if fits else Declined(f"its result is much larger than its operands: {call.type}")
 

@@ -20,13 +20,15 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.elemwise import Copy
 from minitvm.ir.ops.slicing import Concatenate
 from minitvm.ir.types import Type, leaves, tensor_fields
-from minitvm.ir.visitor import as_function, calls, rewrite
+from minitvm.ir.visitor import as_function, calls, children, rewrite
 from minitvm.passes.manager import FunctionPass, PassContext
+from minitvm.passes.places import in_pipeline
 
 Value = tuple[Expr, int]
 """One result of a node."""
 
 
+@in_pipeline()
 class ShareMemory(FunctionPass, opt_level=3):
     """Groups of FuseOps that only join, or only cut up, run no kernel where memory allows it."""
 
@@ -38,6 +40,16 @@ class ShareMemory(FunctionPass, opt_level=3):
         for call in groups:
             found.cut(call)
         return as_function(rewrite(function, found.shared)) if found.joined or found.starts else function
+
+
+def shares_memory(context: PassContext) -> bool:
+    """True if concatenations may be made where they lie: the pass is not left out."""
+    return context.pass_enabled(ShareMemory.info)
+
+
+def made_in_place(whole: Expr, joined: Expr) -> list[Expr]:
+    """What makes the parts of a concatenation of ``joined``, if in its result's memory; else nothing."""
+    return [*map(reshaped, children(joined))] if joins(whole) and joined in children(whole) else []
 
 
 def joins(call: Expr) -> bool:

@@ -14,10 +14,11 @@ from minitvm.ir.types import TensorType, as_tensor
 from minitvm.ir.visitor import as_function, calls, rewrite, users
 from minitvm.passes.fuse_ops import BY_ROWS
 from minitvm.passes.manager import FunctionPass, PassContext
-from minitvm.passes.places import Asked, in_pipeline
+from minitvm.passes.places import in_pipeline
 from minitvm.target import MachineModel
 
 
+@in_pipeline(kind="llvm", given="machine", shared=True)
 class ShareRows(FunctionPass, opt_level=3):
     """Marks the groups of depthwise convolutions that only convolutions over all channels read; after FuseOps."""
 
@@ -75,8 +76,3 @@ def _name(node: Expr) -> str:
     if isinstance(node, Call) and isinstance(node.op, Function):
         return str(node.op.attrs.get("name", "a function"))
     return name_of(node)
-
-
-@in_pipeline()
-def _placed(asked: Asked) -> tuple[ShareRows, ...]:
-    return (ShareRows(asked.machine),) if asked.machine.threads > 1 and asked.kind == "llvm" else ()

@@ -18,13 +18,15 @@ from minitvm.ir.ops.indexing import Take
 from minitvm.ir.ops.nn_conv import Conv2d, Conv2dNCHWc, Convolution
 from minitvm.ir.ops.nn_dense import Dense, DensePack, Matmul
 from minitvm.ir.ops.nn_pad import Pad
-from minitvm.ir.ops.quantize import Dequantize, DequantizeBlocks
+from minitvm.ir.ops.quantize import Dequantize
+from minitvm.ir.ops.quantize_blocks import DequantizeBlocks
 from minitvm.ir.ops.slicing import Concatenate
 from minitvm.ir.ops.transform import LayoutTransform, Reshape, Transpose
 from minitvm.ir.types import TensorType
 from minitvm.ir.visitor import as_function, is_made_of, post_order, rebuild, rewrite, users
 from minitvm.passes.bound import Bound, Of
 from minitvm.passes.manager import FunctionPass, PassContext
+from minitvm.passes.places import in_pipeline
 from minitvm.passes.scales import MODERATE
 
 MANY_ROWS = {1: 32, 2: 4, 4: 4}
@@ -47,6 +49,7 @@ floats that come from memory."""
 _BOUND = Bound(4, Of.SUMS, "a scale of weights, between 2^-64 and 2^64, is multiplied behind the product")
 
 
+@in_pipeline(after="SinkReshape")
 class SinkCast(FunctionPass, opt_level=2, bound=_BOUND):
     """Gathers and transposes of large weights are done before the weights are cast, scaled or dequantized.
 
@@ -91,7 +94,10 @@ def kept_narrow(root: Expr, has_layouts: bool = False) -> set[Expr]:
 
     ``has_layouts``: what is not in blocks now stays out of them.
     """
-    casts = [node for node in post_order(root) if isinstance(node, Call) and is_cast_of_weights(node)]
+    nodes = post_order(root)
+    if not any(isinstance(node, Call) and isinstance(node.op, SinkCast.needs) for node in nodes):
+        return set()
+    casts = [node for node in nodes if isinstance(node, Call) and is_cast_of_weights(node)]
     readers = users(root) if casts else {}
     plain = {c for c in casts if has_layouts and any(_is_plain(user) for user in readers.get(c, ()))}
     return {c for c in casts if c not in plain and all(_multiplies_by(user, c) for user in readers.get(c, ()))}

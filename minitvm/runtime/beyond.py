@@ -1,5 +1,5 @@
 """Doors to what a library can do beyond running: files, parameters as TVM writes them, control flow without Python,
-parts that are bound in a run, poisoned memory."""
+sizes that only a run knows, poisoned memory."""
 
 from __future__ import annotations
 
@@ -10,12 +10,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minitvm.doors import door, left_out
-from minitvm.runtime.graph import Artifact, Host
+from minitvm.runtime.graph import Artifact, Graph, Host, Plan
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.origin import Origin
 
 if TYPE_CHECKING:
+    from minitvm.runtime.bind import Binder
+    from minitvm.runtime.bound import SizePlans
     from minitvm.runtime.signing import PrivateKey, PublicKey
+
+
+@door
+def binder(artifact: Artifact) -> Binder:
+    """What makes the artefact for numbers of one for all sizes."""
+    raise left_out("a library for all sizes")
+
+
+@door
+def size_plans(library: Any, binder: Binder, grows: bool = False) -> SizePlans:
+    """The memory in which a library for all sizes runs."""
+    raise left_out("a library for all sizes")
 
 
 @door
@@ -58,6 +72,12 @@ def to_bytes(artifact: Artifact) -> bytes:
 def from_bytes(data: bytes, name: str) -> Artifact:
     """The artefact in the bytes of a library file."""
     raise left_out("a library's file")
+
+
+@door
+def json_of(graph: Graph, plan: Plan) -> str:
+    """The graph as TVM writes it."""
+    raise left_out("TVM's JSON of a graph")
 
 
 @door

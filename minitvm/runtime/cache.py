@@ -71,6 +71,10 @@ class KernelCache:
             self._warn(f"is not used: {self.refusal}", "Give it to this user alone, or set", "folder of this user's")
         return self.folder is not None and self.refusal is None
 
+    def key(self, *parts: str) -> str:
+        """The key of what is determined by ``parts``."""
+        return cache_key(*parts)
+
     def get(self, key: str) -> bytes | None:
         """What was put under ``key``, or ``None``."""
         found = self._read(key) if self.is_usable() else None

@@ -61,6 +61,12 @@ def code_above(kind: str) -> type[Code] | None:
 
 
 @door
+def seal_of(artifact: Artifact) -> bytes:
+    """What an entry has of its artefact, so that it can be read from a file; nothing where there are no files."""
+    return b""
+
+
+@door
 def interpreter() -> type[Code] | None:
     """What runs loops, the code of target ``interp``, as they are."""
     return None

@@ -68,7 +68,7 @@ def _with_dims(facts: Mapping[str, Any], form: Callable[[Any], Any]) -> dict[str
 
 
 def _host_form(host: Host) -> dict[str, Json]:
-    from minitvm.runtime.hosts import host_to_json
+    from minitvm.runtime.host_json import host_to_json
 
     branches = {attribute: sha256(branch.entry) for attribute, branch in host.branches.items()}
     return {**host_to_json(host.function), "branches": branches}
@@ -132,7 +132,7 @@ def cpu_of(document: dict[str, Json]) -> CpuTag:
 
 
 def _host(node: str, form: dict[str, Json], branches: Mapping[tuple[str, str], Artifact]) -> Host:
-    from minitvm.runtime.hosts import host_from_json
+    from minitvm.runtime.host_json import host_from_json
 
     return Host(host_from_json(form), {a: branches[node, a] for a in form["branches"]})
 
@@ -243,6 +243,11 @@ def seal(document: Mapping[str, Json]) -> bytes:
     """The document as an entry object holds it."""
     text = json.dumps(document, separators=(",", ":")).encode("ascii")
     return _MAGIC + len(text).to_bytes(_LENGTH_BYTES, "little") + hashlib.sha256(text).digest() + text
+
+
+def seal_of(artifact: Artifact) -> bytes:
+    """The seal of an artefact whose entry has not been compiled yet."""
+    return seal(document_of(artifact))
 
 
 def sealed(image: bytes) -> dict[str, Json] | None:

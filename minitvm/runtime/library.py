@@ -18,12 +18,15 @@ from minitvm import config
 from minitvm.errors import InputError, LibraryError, TargetError, stage
 from minitvm.ir.types import Shape, TensorType, shape_text
 from minitvm.runtime.beyond import (
+    binder,
     control_step,
     from_bytes,
     is_stage,
+    json_of,
     poisoned,
     read_trusted,
     save_param_dict,
+    size_plans,
     staged,
     to_bytes,
     written,
@@ -33,7 +36,6 @@ from minitvm.runtime.code import Code, code_for
 from minitvm.runtime.devices import Device
 from minitvm.runtime.direct import AS_EVER, DirectCall, How
 from minitvm.runtime.graph import Artifact, HostCall
-from minitvm.runtime.graph_json import json_of
 from minitvm.runtime.instance import HostRun, Instance
 from minitvm.runtime.ndarray import Parameter
 from minitvm.runtime.origin import Origin
@@ -238,21 +240,15 @@ class Library(Shown):
 
     @functools.cached_property
     def _binder(self) -> Binder:
-        from minitvm.runtime.bind import Binder  # which most libraries do without
-
-        return Binder(self.artifact)
+        return binder(self.artifact)
 
     @functools.cached_property
     def _plans(self) -> SizePlans:
-        from minitvm.runtime.bound import SizePlans
-
-        return SizePlans(self, self._binder)
+        return size_plans(self, self._binder)
 
     @functools.cached_property
     def _stage_plans(self) -> SizePlans:
-        from minitvm.runtime.bound import SizePlans
-
-        return SizePlans(self, self._binder, grows=True)
+        return size_plans(self, self._binder, grows=True)
 
     def _kept_for(self, shapes: Mapping[str, tuple[int, ...]]) -> Library:
         key = tuple(sorted(shapes.items()))

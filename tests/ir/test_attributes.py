@@ -17,7 +17,7 @@ from minitvm.ir.op import OPS, Fusion, Op, define
 from minitvm.ir.ops.elemwise import Unary
 from minitvm.ir.parser import parse_expr
 from minitvm.ir.types import TensorType
-from minitvm.runtime.hosts import host_from_json
+from minitvm.runtime.host_json import host_from_json
 
 OPERATORS = {type(sample.op): sample.op for sample in [*SAMPLES, *NN_SAMPLES]}
 VALUES: tuple[Any, ...] = ("abc", 7, -2.5, True, None, (1.5, 2.0), ("a", "b"), (1, 2), ((1, 2, 3),))

@@ -9,6 +9,7 @@ from onnx import helper
 
 from minitvm import InferenceSession, models
 from minitvm.frontend import from_onnx
+from minitvm.ort import open_models
 
 RNG = np.random.default_rng(3)
 
@@ -28,7 +29,8 @@ def imports(monkeypatch: pytest.MonkeyPatch) -> list[object]:
         found.append(args)
         return from_onnx(*args, **how)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(models, "from_onnx", counted)
+    for home in (models, open_models):
+        monkeypatch.setattr(home, "from_onnx", counted)
     return found
 
 
@@ -59,6 +61,6 @@ def test_what_was_imported_goes_with_the_first_library(imports: list[object]) ->
     session = InferenceSession(model([again], ["n", 2]))
     sizes = [np.ones((rows, 2), "float32") for rows in (4, 9)]
     assert [session.run(None, {"x0": x})[0].sum() for x in sizes] == [-8, -18]
-    found = models.require_consistent(model([again], ["n", 2]))
-    assert len(found) == 1 and models.require_consistent(model([again], [4, 2])) != []
+    found = open_models.require_consistent(model([again], ["n", 2]))
+    assert len(found) == 1 and open_models.require_consistent(model([again], [4, 2])) != []
     assert len(imports) == 3

@@ -16,12 +16,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, parser
 
 import minitvm
-from minitvm import InferenceSession, PassContext
+from minitvm import InferenceSession, PassContext, models
 from minitvm.errors import is_own
 from minitvm.frontend import onnx_op
 from minitvm.frontend.files import File
 from minitvm.frontend.onnx.registry import BUILDERS
-from minitvm.ort import shelf
+from minitvm.ort import open_models, shelf
 from minitvm.runtime.cache import KernelCache
 
 WIDTH = 160
@@ -43,8 +43,8 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is compiled from now on."""
     found: list[str] = []
-    for name in ("compile", "compile_symbolic"):
-        monkeypatch.setattr(f"minitvm.models.{name}", _noted(getattr(__import__("minitvm.models").models, name), found))
+    for home, name in ((models, "compile"), (open_models, "compile_symbolic")):
+        monkeypatch.setattr(home, name, _noted(getattr(home, name), found))
     return found
 
 

@@ -16,7 +16,7 @@ from minitvm.ir.evaluate import evaluate
 from minitvm.ir.expr import Call, Expr, Function, Module, Tuple
 from minitvm.ir.op import Op
 from minitvm.ir.ops.nn_dense import Dense
-from minitvm.ir.ops.quantize import DequantizeBlocks
+from minitvm.ir.ops.quantize_blocks import DequantizeBlocks
 from minitvm.ir.ops.slicing import Concatenate
 from minitvm.ir.visitor import calls
 from minitvm.passes import CombineParallelBatchMatmul, CombineParallelConv2D, CombineParallelDense

@@ -13,7 +13,7 @@ import numpy as np
 from minitvm.codegen.llvm.writer import Val, Writer
 from minitvm.errors import CompilerError
 from minitvm.ir.dtypes import COMPUTED, bits_of, is_float
-from minitvm.ir.loop import CHEAP, COMPARISONS
+from minitvm.ir.loop import CHEAP, COMPARISONS, DOT_OPERANDS, Dot
 
 _FLOATS = {"float16": "half", "float32": "float", "float64": "double"}
 SCALAR_TYPES = {dtype: f"i{bits_of(dtype)}" for dtype in COMPUTED} | {"bool": "i1"} | _FLOATS
@@ -361,3 +361,15 @@ _SPECIAL: dict[str, Callable[[Writer, Val], Val]] = {
     "bitcast_int": lambda w, x: _convert(w, "bitcast", x, x.dtype.replace("float", "int")),
     "bitcast_float": lambda w, x: _convert(w, "bitcast", x, x.dtype.replace("int", "float")),
 }
+
+
+def part_by_part(w: Writer, name: Dot, a: Val, b: Val, total: Val) -> Val:
+    """Products of words part by part, added to ``total``: each part shifted to the word's end."""
+    bits = bits_of(DOT_OPERANDS[name][0])
+    for up in range(0, 32, bits):
+        apart = (plain(w, "shl", x, literal(up, "int32", a.lanes)) for x in (a, b))
+        down = literal(32 - bits, "int32", a.lanes)
+        signs = ("lshr" if is_unsigned(part) else "ashr" for part in DOT_OPERANDS[name])
+        first, second = (plain(w, shift, x, down) for shift, x in zip(signs, apart, strict=True))
+        total = plain(w, "add", total, plain(w, "mul", first, second))
+    return total

@@ -16,7 +16,7 @@ from minitvm.doors import door, left_out
 from minitvm.ir.dims import Dim
 from minitvm.ir.expr import Call, Function
 from minitvm.ir.loop import Kernel
-from minitvm.runtime.document import document_of, seal
+from minitvm.runtime.code import seal_of
 from minitvm.runtime.graph import Artifact, CpuTag, Segment
 from minitvm.runtime.native import NativeArtifact, check_cpu, openblas
 from minitvm.target import MachineModel, Rates, Target
@@ -105,7 +105,7 @@ class LlvmBackend(Backend):
     def entry(self, artifact: Artifact, workspaces: Mapping[int, Dim], compile: Compile) -> bytes:
         text = entry_text(artifact.graph, artifact.plan, workspaces, self.machine.features)
         text = needed(text, artifact.objects.values())
-        image: bytes = compile(text + constant_text("minitvm.seal", seal(document_of(artifact))))
+        image: bytes = compile(text + constant_text("minitvm.seal", seal_of(artifact)))
         return image
 
     def clocked(self, artifact: Artifact, segment: Segment, table: int) -> str | None:

@@ -1,6 +1,6 @@
 """Products of words part by part, added up: in one instruction where the machine has it for so many lanes."""
 
-from minitvm.codegen.llvm.arith import aligned, is_unsigned, literal, plain, type_text, typed
+from minitvm.codegen.llvm.arith import aligned, is_unsigned, literal, part_by_part, plain, type_text, typed
 from minitvm.codegen.llvm.writer import Val, Writer
 from minitvm.ir.dtypes import bits_of
 from minitvm.ir.loop import DOT_OPERANDS, Binary, Const, Dot, LoopExpr
@@ -21,6 +21,11 @@ _AVX2 = 8
 """Lanes of a machine that has them: one of SSE2 may not."""
 
 
+def dot_of(w: Writer, name: Dot, a: Val, b: Val, total: Val, word: LoopExpr) -> Val:
+    """Products of words part by part, added to ``total``; ``word``: what the first one is computed by."""
+    return dot(w, name, a, b, total, most_of(word))
+
+
 def dot(w: Writer, name: Dot, a: Val, b: Val, total: Val, most: int = 255) -> Val:
     """``most``: the largest byte, as an unsigned number, that the first word may have."""
     a, b, total = aligned(w, a, b, total)
@@ -34,7 +39,7 @@ def dot(w: Writer, name: Dot, a: Val, b: Val, total: Val, most: int = 255) -> Va
         if most < 128 and name == "dot4" and pairs >= _AVX2:
             return _by_small(w, a, b, total, most)
         return _by_pairs(w, name, a, b, total)
-    return _part_by_part(w, name, a, b, total)
+    return part_by_part(w, name, a, b, total)
 
 
 def most_of(word: LoopExpr) -> int:
@@ -42,18 +47,6 @@ def most_of(word: LoopExpr) -> int:
     if not isinstance(word, Binary) or word.op != "and" or not isinstance(word.rhs, Const):
         return 255
     return max((int(word.rhs.value) & 0xFFFFFFFF).to_bytes(4, "little"))
-
-
-def _part_by_part(w: Writer, name: Dot, a: Val, b: Val, total: Val) -> Val:
-    """Each shifted to the word's end."""
-    bits = bits_of(DOT_OPERANDS[name][0])
-    for up in range(0, 32, bits):
-        apart = (plain(w, "shl", x, literal(up, "int32", a.lanes)) for x in (a, b))
-        down = literal(32 - bits, "int32", a.lanes)
-        signs = ("lshr" if is_unsigned(part) else "ashr" for part in DOT_OPERANDS[name])
-        first, second = (plain(w, shift, x, down) for shift, x in zip(signs, apart, strict=True))
-        total = plain(w, "add", total, plain(w, "mul", first, second))
-    return total
 
 
 def _by_pairs(w: Writer, name: Dot, a: Val, b: Val, total: Val) -> Val:

@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from minitvm.codegen.llvm import arith, dots, memory
+from minitvm.codegen.llvm import arith, memory
 from minitvm.codegen.llvm.arith import type_text
-from minitvm.codegen.llvm.writer import Apart, Context, Index, Val, Value, Where, exact
+from minitvm.codegen.llvm.writer import Apart, Context, Index, Val, Value, Where, Writer, exact
+from minitvm.doors import door
 from minitvm.errors import CompilerError
 from minitvm.ir.loop import (
     DOT_OPERANDS,
@@ -13,6 +14,7 @@ from minitvm.ir.loop import (
     Buffer,
     Cast,
     Const,
+    Dot,
     For,
     Intrin,
     Load,
@@ -119,9 +121,16 @@ def _node(c: Context, node: LoopExpr) -> Value:
             operands = tuple(memory.in_register(c, c.frame.values[a]) for a in args)
             if name in DOT_OPERANDS:
                 first, second, total = operands
-                return c.symbolic(dots.dot(c.w, name, first, second, total, dots.most_of(args[0])))
+                return c.symbolic(dot_of(c.w, name, first, second, total, args[0]))
             return c.symbolic(arith.intrinsic(c.w, name, operands))
     raise CompilerError(f"{type(node).__name__} cannot be emitted", hint="lower reductions to loops first")
+
+
+@door
+def dot_of(w: Writer, name: Dot, a: Val, b: Val, total: Val, word: LoopExpr) -> Val:
+    """Products of words part by part, added to ``total``, whatever instructions there are for it."""
+    a, b, total = arith.aligned(w, a, b, total)
+    return arith.part_by_part(w, name, a, b, total)
 
 
 def _binary(c: Context, op: str, a: Value, b: Value) -> Value:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,6 @@ from minitvm.codegen.default_schedule import Element, filled
 from minitvm.codegen.loops import parallel
 from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
 from minitvm.codegen.templates.product import Dots, Gemm, Matrix, Product
-from minitvm.codegen.templates.scaled import InBlocks
 from minitvm.codegen.templates.tile import (
     WRITTEN,
     Run,
@@ -33,6 +33,7 @@ from minitvm.codegen.templates.tile import (
     tile_choices,
 )
 from minitvm.cpu_costs import CPU
+from minitvm.doors import door, left_out
 from minitvm.ir.decision import Declined
 from minitvm.ir.loop import Barrier, Buffer, Load, LoopExpr, Stmt, as_index, const
 from minitvm.ir.loop.builder import LoopBuilder
@@ -174,6 +175,12 @@ class Matmul(Template):
         return code.stmt
 
 
+@door
+def in_blocks_of(registers: int, block: int, together: int, at: Callable[[LoopExpr, LoopExpr], LoopExpr]) -> Any:
+    """The tiles of weights in blocks of so many rows with a scale each, several rows ``together`` in a byte."""
+    raise left_out("weights in few bytes")
+
+
 @TEMPLATES.register("llvm", "nn.contrib_dense_pack", "qnn.contrib_dense_pack")
 class DensePack(Matmul):
     """x: (m, k), weight: (n / c, k, c) -> (m, n)."""
@@ -200,7 +207,7 @@ class DensePack(Matmul):
         if scaled is None:
             return replace(product, panels=right.at)
         numbers, registers = at(scaled.numbers), self.machine.vector_registers
-        scales = InBlocks(registers, scaled.block, scaled.per_byte, at(scaled.scales))
+        scales = in_blocks_of(registers, scaled.block, scaled.per_byte, at(scaled.scales))
         return replace(product, panels=lambda _, r, j: numbers(r, j), scales=scales)
 
     def loops(self, choice: Choice) -> Stmt:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from minitvm.codegen.loops import Valid, enough, in_vectors, or_zero, parallel
 from minitvm.codegen.problem import Problem, Tile
-from minitvm.codegen.templates.scaled import InBlocks
 from minitvm.codegen.templates.tile import (
     TYPICAL,
     Ahead,
@@ -34,6 +34,9 @@ from minitvm.ir.loop import Buffer, Const, If, Load, LoopExpr, LoopKind, Prefetc
 from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.ops.nn_dense import Dense
 from minitvm.target import MachineModel
+
+if TYPE_CHECKING:
+    from minitvm.codegen.templates.scaled import InBlocks
 
 _ROWS = 16  # of a right-hand side in pieces that are read at a time
 _COLUMNS = 256  # that they are read over: so many neighbours the processor fetches ahead

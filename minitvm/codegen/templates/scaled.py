@@ -3,12 +3,16 @@ they are, and the scale once with what they sum up to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from minitvm.codegen.problem import Scaled
+from minitvm.codegen.stages import Value, flatten
 from minitvm.codegen.templates.tile import TileKernel, each, steps
+from minitvm.ir.expr import Call, Expr
 from minitvm.ir.loop import Buffer, LoopExpr, const, intrin
 from minitvm.ir.loop.builder import LoopBuilder
+from minitvm.ir.ops.quantize_blocks import DequantizeBlocks
 
 
 @dataclass(frozen=True)
@@ -61,3 +65,16 @@ class InBlocks:
         if left:
             with code.unrolled(range(left)) as u:
                 tile.step(code, part, first + (const(turns, "int64") * self.together + u))
+
+
+def scaled_of(anchor: Call, values: Mapping[Expr, Value]) -> tuple[Scaled | None, dict[Buffer, Buffer]]:
+    """The parts of weights in blocks along the depth, in float32, and what computes each of them."""
+    weights = anchor.args[1]
+    if not isinstance(weights, Call) or not isinstance(op := weights.op, DequantizeBlocks):
+        return None, {}
+    if op.axis % weights.tensor_type.rank != 1 or weights.dtype != "float32":
+        return None, {}
+    factors = op.factors(*(buffer for arg in weights.args for buffer in flatten(values[arg])))
+    numbers, scales = (Buffer(name, f.shape, f.dtype) for name, f in zip(("numbers", "scales"), factors, strict=True))
+    parts: dict[Buffer, Buffer] = dict(zip((numbers, scales), factors, strict=True))
+    return Scaled(op.block, op.per_byte, numbers, scales), parts

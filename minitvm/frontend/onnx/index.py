@@ -1,12 +1,14 @@
 """ONNX gathers, slices and pads."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from minitvm.doors import door
 from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, rank, scalar
-from minitvm.frontend.onnx.places import are_within, components, selected, selected_each
 from minitvm.frontend.onnx.registry import formulas, onnx_op
+from minitvm.frontend.onnx.shape_values import Known
 from minitvm.frontend.onnx.tensor import integers, known_product
 from minitvm.ir.dims import (
     Dim,
@@ -25,6 +27,24 @@ from minitvm.ir.ops.transform import Transpose
 
 WORTH_A_ROW = 512
 """Indices whose check is more work than to look at one more result of it after the run."""
+
+
+@door
+def are_within(indices: Expr, extents: Sequence[Dim], known: Known) -> bool:
+    """True if indices are known to be in range whatever sizes are; nobody looks."""
+    return False
+
+
+@door
+def selected(data: Expr, axis: int, indices: Expr, known: Known) -> Expr | None:
+    """The data that indices along an axis select as a part of them; ``None`` where that is not known."""
+    return None
+
+
+@door
+def selected_each(data: Expr, positions: Expr, known: Known) -> Expr | None:
+    """The same for an index along each of the first axes."""
+    return None
 
 
 def within(node: OnnxNode, data: Expr, indices: Expr, axes: tuple[int, ...], lengths: bool = False) -> Expr:
@@ -79,7 +99,7 @@ def _gather_nd(node: OnnxNode) -> Expr:
     batch_dims = node.attr("batch_dims", 0)
     positions = positions_first(node, batch_dims)
     if not batch_dims and isinstance(positions, Call) and isinstance(positions.op, Transpose):  # as sizes say in range
-        found = selected_each(node[0], components(positions), node.known_values)
+        found = selected_each(node[0], positions, node.known_values)
         if found is not None:
             return found
     return emit("gather_nd", node[0], positions, batch_dims=batch_dims)

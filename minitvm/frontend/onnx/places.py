@@ -17,15 +17,13 @@ from typing import Any
 import numpy as np
 
 from minitvm.frontend.onnx.node import emit
-from minitvm.frontend.onnx.shape_values import shape_value
+from minitvm.frontend.onnx.shape_values import Known, shape_value
 from minitvm.ir.dims import Dim, Undecided, always_less, is_less, product
 from minitvm.ir.expr import Call, Constant, Expr, Tuple
 from minitvm.ir.op import Op
 
 MOST_LOOKED_THROUGH = 64
 """Calls between an index and the places that it is made of."""
-
-Known = Mapping[Expr, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -256,9 +254,10 @@ def selected(data: Expr, axis: int, indices: Expr, known: Known) -> Expr | None:
     return emit("reshape", data, newshape=(*extents[:axis], *shape, *extents[axis + 1 :]), allowzero=True)
 
 
-def selected_each(data: Expr, parts: Sequence[Expr], known: Known) -> Expr | None:
-    """``gather_nd`` by one index in range for each of the first axes, which count along axes of their own: a part of
+def selected_each(data: Expr, positions: Expr, known: Known) -> Expr | None:
+    """``gather_nd`` by indices in range, one for each of the first axes, which count along axes of their own: a part of
     the data, turned and repeated; ``None`` where they do not."""
+    parts = components(positions)
     found, extents = [affine(part, known) for part in parts], data.tensor_type.shape
     if not parts or any(one is None or list(one.steps.values()) != [1] for one in found):
         return None

@@ -62,6 +62,8 @@ class Quotient:
         return -(-self.above // self.below)
 
 
+Known: TypeAlias = Mapping[Expr, np.ndarray]
+"""The values of expressions that are known already."""
 Element: TypeAlias = "Dim | bool | Quotient"
 
 
@@ -69,7 +71,7 @@ class NoShapeValue(Exception):
     """Something else than the inputs' sizes decides."""
 
 
-def shape_value(expr: Expr, known: Mapping[Expr, np.ndarray]) -> np.ndarray | None:
+def shape_value(expr: Expr, known: Known) -> np.ndarray | None:
     """The value of a tensor that follows from sizes alone, an array of :data:`Dim` or of ``bool``; ``None`` where
     something else decides."""
     found: dict[Expr, Any] = {}
@@ -90,7 +92,7 @@ MOST_MEASURED = 16
 """Elements of a tensor whose values a run measures."""
 
 
-def measured_value(expr: Expr, known: Mapping[Expr, np.ndarray], signed: bool = False) -> np.ndarray | None:
+def measured_value(expr: Expr, known: Known, signed: bool = False) -> np.ndarray | None:
     """The value with a dimension that a run measures for each whole number that nothing else says; for one that may be
     less than 0 two, of which one is 0."""
     before = facts()
@@ -104,7 +106,7 @@ def measured_value(expr: Expr, known: Mapping[Expr, np.ndarray], signed: bool = 
     return value
 
 
-def _in_part(expr: Expr, known: Mapping[Expr, np.ndarray], measured: dict[Expr, Any], signed: bool) -> Any:
+def _in_part(expr: Expr, known: Known, measured: dict[Expr, Any], signed: bool) -> Any:
     """A value where those that are ``measured`` are known; more of them are put there."""
     most = min(expr.tensor_type.size, MOST_MEASURED) if expr.tensor_type.is_static else 0
     cut = {node for node, value in measured.items() if value is not None}
@@ -154,7 +156,7 @@ def _is_size(expr: Expr) -> bool:
     return isinstance(expr, Call) and isinstance(expr.op, (ShapeOf, NdArraySize))
 
 
-def _value(node: Expr, found: Mapping[Expr, Any], known: Mapping[Expr, np.ndarray]) -> Any:
+def _value(node: Expr, found: Mapping[Expr, Any], known: Known) -> Any:
     """One node's: an array of elements, or a tuple of these."""
     if isinstance(node, Tuple):
         return tuple(found[field] for field in node.fields)

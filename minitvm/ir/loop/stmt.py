@@ -500,3 +500,8 @@ def walk_exprs(stmt: Stmt | LoopExpr) -> Iterator[LoopExpr]:
             seen.add(node)
             yield node
             stack += reversed(node.operands)
+
+
+def of_all_threads(loop: For) -> bool:
+    """True if every thread goes through a serial loop, and waits for the others in it."""
+    return loop.kind is LoopKind.SERIAL and any(isinstance(s, Barrier) for s in walk_stmts(loop.body))

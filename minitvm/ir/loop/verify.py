@@ -47,10 +47,10 @@ from minitvm.ir.loop import (
     post_order_exprs,
     stmt_children,
     stmt_exprs,
-    walk_stmts,
 )
 from minitvm.ir.loop.affine import Ranges, bounds, counter, depends_on
 from minitvm.ir.loop.scalar import compute
+from minitvm.ir.loop.stmt import of_all_threads
 from minitvm.ir.loop.text import print_loop_expr, print_stmt
 
 _GPU = frozenset(LoopKind) - {LoopKind.SERIAL, LoopKind.PARALLEL, LoopKind.VECTORIZED, LoopKind.UNROLLED}
@@ -317,11 +317,6 @@ class _Verifier:
         for i in index:
             if i.dtype != "int64":
                 raise self.reject(f"the index {print_loop_expr(i)} is {i.dtype}, not int64", stmt)
-
-
-def of_all_threads(loop: For) -> bool:
-    """True if every thread goes through a serial loop, and waits for the others in it."""
-    return loop.kind is LoopKind.SERIAL and any(isinstance(s, Barrier) for s in walk_stmts(loop.body))
 
 
 def _suspects(roots: Sequence[LoopExpr], suspicious: Callable[[Load], bool]) -> list[tuple[Load, list[Guards]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from minitvm.errors import PassError
@@ -10,13 +9,14 @@ from minitvm.ir.decision import decide
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.ops.external import External, Mark, register_generator
 from minitvm.ir.visitor import as_function, rewrite
-from minitvm.passes.manager import FunctionPass, Pass, PassContext
+from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.passes.partition.supported import DEFAULT
-from minitvm.passes.places import Asked, in_pipeline
+from minitvm.passes.places import in_pipeline
 
 _PREFIX = "relay.ext."
 
 
+@in_pipeline(after="InferType")
 class CallExternals(FunctionPass):
     """Calls of functions with the attribute ``Compiler`` become calls of what its code generator makes of them.
 
@@ -42,11 +42,6 @@ def _called(node: Expr) -> Expr:
     op.compiled(constants)
     decide("CallExternals", f"@{symbol}", f"code generator {compiler} computes it", node.span)
     return Call(op, [*node.args, *map(Constant, constants)], span=node.span)
-
-
-@in_pipeline(after="InferType")
-def _call_externals(asked: Asked) -> Iterable[Pass]:
-    return (CallExternals(),)
 
 
 def register_func(func_name: str, f: Any = None, override: bool = False) -> Any:
