@@ -1,15 +1,34 @@
-"""Every check in one command: ``python check.py`` (lint, format, types, tests).  Any argument goes to pytest."""
+"""Every check in one command: ``python check.py`` (lint, format, types, English, the workflow, tests).  Any argument
+goes to pytest."""
 
+import importlib.util
+import pathlib
 import subprocess
 import sys
 
-CHECKS = (("ruff", "check", "."), ("ruff", "format", "--check", "."), ("mypy",), ("pytest", *sys.argv[1:]))
+WORKFLOW = ".github/workflows/test.yml"
+CHECKS = (
+    ("ruff", "check", "."),
+    ("ruff", "format", "--check", "."),
+    ("mypy",),
+    ("tests.prose",),
+    ("check_jsonschema", "--builtin-schema", "vendor.github-workflows", WORKFLOW),
+    ("zizmor", "--offline", "--no-progress", WORKFLOW),
+    ("pytest", *sys.argv[1:]),
+)
+
+
+def command(tool: str, *arguments: str) -> list[str]:
+    """A tool of this environment: a module, or a program beside Python."""
+    if importlib.util.find_spec(tool) is not None:
+        return [sys.executable, "-m", tool, *arguments]
+    return [str(pathlib.Path(sys.executable).with_name(tool)), *arguments]
 
 
 def main() -> int:
-    for tool, *arguments in CHECKS:
-        print("+", tool, *arguments, flush=True)
-        status = subprocess.run([sys.executable, "-m", tool, *arguments]).returncode
+    for check in CHECKS:
+        print("+", *check, flush=True)
+        status = subprocess.run(command(*check)).returncode
         if status:
             return status
     return 0

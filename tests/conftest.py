@@ -42,8 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("MINITVM_POISON", "1")
     if _VARIABLE not in os.environ:
         os.environ[_VARIABLE] = config.stash[_OWN] = tempfile.mkdtemp(prefix="minitvm-tests-")
-        if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # the processes that tests start share it, elsewhere
-            os.environ["PYTHONPYCACHEPREFIX"] = str(pathlib.Path(config.stash[_OWN]) / "bytecode")
+    if os.environ[_VARIABLE] and os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # tests' own processes share it
+        os.environ["PYTHONPYCACHEPREFIX"] = str(pathlib.Path(os.environ[_VARIABLE]) / "bytecode")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -127,7 +127,7 @@ def output_folder(path: Path | None) -> None:
 
 
 def write_npz(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Writes as ``numpy.savez`` does, to this very path; arrays may have the names of its own parameters."""
+    """Writes as ``numpy.savez`` does, to this path exactly; arrays may have the names of its own parameters."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:

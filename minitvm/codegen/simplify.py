@@ -41,7 +41,7 @@ from minitvm.ir.loop.scalar import compute
 from minitvm.ir.op import identity_of
 
 _ONLY = Range(0, 0)
-"""This very object: of the variable of a loop that goes."""
+"""This object itself: of the variable of a loop that goes."""
 
 # --- expressions ----------------------------------------------------------------------------------------------
 

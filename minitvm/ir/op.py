@@ -259,7 +259,7 @@ class Op(_Frozen):
 
     @classmethod
     def is_exact(cls) -> bool:
-        """:attr:`exact`, or what goes without saying; of anything else the last digits are open."""
+        """:attr:`exact`, or the default; of anything else the last digits are open."""
         return cls.moves() if cls.exact is None else cls.exact
 
     @property
@@ -269,7 +269,7 @@ class Op(_Frozen):
 
     @classmethod
     def wanted_precision(cls) -> Precision:
-        """:attr:`precision`, or what goes without saying."""
+        """:attr:`precision`, or the default."""
         return cls.precision or (Precision.FOLLOW if cls.moves() and cls.fusion <= Fusion.INJECTIVE else Precision.WIDE)
 
     @property

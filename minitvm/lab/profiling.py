@@ -87,7 +87,7 @@ class Profile(Shown):
     timeline: tuple[Slice, ...]
     rates: Rates
     first: Measured
-    """The very first run, which pays for what is done once; it counts nowhere else."""
+    """The first run of all, which pays for what is done once; it counts nowhere else."""
     run: Measured
     """A run as ever, without clocks."""
     clocked: Measured

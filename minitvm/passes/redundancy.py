@@ -198,7 +198,7 @@ class FoldConstant(FunctionPass, opt_level=2):
 def fold_constant_expr(
     expr: Expr, fold_qnn: bool = False, max_bytes: int = MAX_BYTES.default, has_layouts: bool = False
 ) -> Expr:
-    """An expression or a function with all that can be folded folded; itself where nothing can."""
+    """An expression or a function with everything folded that can be; itself where nothing can."""
     kept = kept_narrow(expr, has_layouts)
 
     def visit(old: Expr, new: Expr) -> Expr:

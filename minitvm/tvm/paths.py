@@ -1,6 +1,6 @@
 """TVM's import paths: ``import minitvm.relay``, ``from minitvm.contrib import graph_executor``, ``import minitvm.te``.
 
-What TVM calls ``tvm.PATH`` is ``minitvm.tvm.PATH`` here, and by a finder ``minitvm.PATH`` as well: the very same
+What TVM calls ``tvm.PATH`` is ``minitvm.tvm.PATH`` here, and by a finder ``minitvm.PATH`` as well: the same
 module, never a second one.  The finder also knows where modules live that have another home, and what is not offered.
 """
 

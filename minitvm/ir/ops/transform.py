@@ -126,7 +126,7 @@ class Reshape(View, name="reshape", fusion=Fusion.INJECTIVE):
 
     @classmethod
     def to(cls, shape: Shape) -> "Reshape":
-        """The reshape to this very shape, whose zeros copy nothing."""
+        """The reshape to this shape as it is, whose zeros copy nothing."""
         return cls(tuple(shape), 0 in shape)
 
     def infer(self, data: TensorType) -> TensorType:

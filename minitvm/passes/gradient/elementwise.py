@@ -55,7 +55,7 @@ of_each("floor ceil round trunc sign zeros_like ones_like", lambda y, d: None)
 
 @register_gradient("clip")
 def _clip(y: Call, d: Expr) -> Sequence[Expr | None]:
-    """Nothing where the value was cut off; at the very bounds it counts, as in Relay."""
+    """Nothing where the value was cut off; at the bounds themselves it counts, as in Relay."""
     op: Any = y.op
     x = y.args[0]
     above, below = ir.greater_equal(x, number(op.a_min, x)), ir.less_equal(x, number(op.a_max, x))

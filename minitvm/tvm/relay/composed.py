@@ -49,7 +49,7 @@ def refuse(name: str, why: str) -> NotOfferedError:
 
 
 def shaped(expr: Expr, shape: Sequence[Any]) -> Expr:
-    """A reshape to this very shape."""
+    """A reshape to this shape as it is."""
     return Call(Reshape.to(tuple(shape)), (expr,))
 
 
