@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import math
 import mmap
-import os
 import sys
 import threading
 import weakref
@@ -51,15 +51,16 @@ address_of = _read if _is_there(np.zeros(8)) else _named
 """Where an array's elements are."""
 
 
-def aligned_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """A new row-major array whose first element lies on a 64-byte boundary; contents undefined."""
+def aligned_empty(shape: Sequence[int], dtype: Any, lasts: bool = False) -> np.ndarray:
+    """A new row-major array whose first element lies on a 64-byte boundary; contents undefined.  What is large
+    and ``lasts`` lies in large pages."""
     kind = np.dtype(dtype)
     nbytes = math.prod(shape) * kind.itemsize
     try:
-        memory = np.empty(nbytes + ALIGNMENT, np.uint8)
+        memory = (empty_pages if lasts and nbytes >= WORTH_SHARING else np.empty)((nbytes + ALIGNMENT,), np.uint8)
         start = -address_of(memory) % ALIGNMENT
         found: np.ndarray = memory[start : start + nbytes].view(kind).reshape(tuple(shape))
-    except (MemoryError, ValueError) as error:
+    except (MemoryError, ValueError, OverflowError, OSError) as error:
         raise InputError(
             f"{nbytes:,} bytes of memory cannot be had, for {kind.name} of shape {tuple(shape)}",
             hint="run the model on smaller inputs",
@@ -71,10 +72,6 @@ def aligned(value: np.ndarray) -> np.ndarray:
     """``value`` itself where it is row-major and on a 64-byte boundary, else a copy that is."""
     if value.flags.c_contiguous and address_of(value) % ALIGNMENT == 0 and value.dtype.isnative:
         return value
-    return _copy(value)
-
-
-def _copy(value: np.ndarray) -> np.ndarray:
     copy = aligned_empty(value.shape, value.dtype.newbyteorder("="))
     copy[...] = value
     return copy
@@ -119,16 +116,25 @@ class Named(mmap.mmap):
 
 
 class Pages(Named):
-    """Memory of its own for an array.  What lives long among what is soon gone would keep the heap from shrinking."""
+    """Memory of its own for arrays that lie one after the other.  What lives long among what is soon gone would keep
+    the heap from shrinking."""
+
+    used = 0
 
     def __new__(cls, nbytes: int) -> Pages:
         private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
         found = super().__new__(cls, -1, nbytes, **private)
+        if _CHUNK:
+            found.madvise(mmap.MADV_HUGEPAGE)
         found.name = next(_numbers)
         return found
 
 
+_CHUNK = hasattr(mmap, "MADV_HUGEPAGE") << 25
+"""Bytes that arrays share, so that they lie in large pages, which are read up to twice as fast as small ones; 0 where
+the system has none.  What nobody has written to is no memory, and what an array had goes back with it."""
 _numbers = itertools.count()
+_open = [Pages(1)]
 
 
 class Mapped(Named):
@@ -165,15 +171,20 @@ def _pieces(value: np.ndarray) -> Iterable[Any]:
     return (slice(start, start + rows) for start in range(0, len(value), rows))
 
 
-def empty_pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
+def empty_pages(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """An array to be filled, in memory of its own; one of no bytes anywhere.  Who made it forbids to write to it."""
-    nbytes = math.prod(shape) * dtype.itemsize
+    nbytes = math.prod(shape) * np.dtype(dtype).itemsize
     if not nbytes:
         return np.empty(shape, dtype)
-    pages = Pages(nbytes)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    found: np.ndarray = np.ndarray(shape, dtype, pages)
+    room = nbytes + -nbytes % mmap.PAGESIZE
+    with _lock:
+        pages = _open[0]
+        if room > len(pages) - pages.used:
+            pages = _open[0] = Pages(max(room, _CHUNK))
+        start, pages.used = pages.used, pages.used + room
+    found: np.ndarray = np.ndarray(shape, dtype, pages, start)
+    if _CHUNK:
+        weakref.finalize(found, pages.madvise, mmap.MADV_DONTNEED, start, room).atexit = False
     return found
 
 
@@ -232,9 +243,8 @@ def _name(value: Any) -> Hashable | None:
 
 def trim() -> None:
     """What was freed, and the heap keeps, goes back to the system, where the C library can do that."""
-    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if give_back is not None:
-        give_back(0)
+    with contextlib.suppress(AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def let_go(value: np.ndarray) -> None:
@@ -243,28 +253,23 @@ def let_go(value: np.ndarray) -> None:
     memory, owner = owner.base, value if value.flags.c_contiguous else owner
     if isinstance(memory, mmap.mmap) and not isinstance(memory, Pages) and hasattr(mmap, "MADV_DONTNEED"):
         start = owner.ctypes.data - np.frombuffer(memory, np.uint8).ctypes.data
-        first, last = (-(-edge // mmap.PAGESIZE) * mmap.PAGESIZE for edge in (start, start + owner.nbytes))
+        first, last = (edge + -edge % mmap.PAGESIZE for edge in (start, start + owner.nbytes))
         if first < last:
             memory.madvise(mmap.MADV_DONTNEED, first, min(last, len(memory)) - first)
 
 
-_PIECE, _COPIED = 1 << 20, 1 << 24
+_COPIED = 1 << 22
 """Bytes that are compared, and copied, at a time."""
 
 
 def _same_bytes(a: np.ndarray, b: np.ndarray) -> bool:
     """True if nothing tells two arrays of one type apart, neither zeros of two signs nor two kinds of NaN."""
     one, other = (array.reshape(-1).view(np.uint8) for array in (a, b))
-    pieces = (
-        slice(at, at + _PIECE) for at in range(0, len(one), _PIECE)
-    )  # numpy makes as many booleans as it compares
-    return all(np.array_equal(one[piece], other[piece]) for piece in pieces)
+    return all(np.array_equal(one[piece], other[piece]) for piece in _pieces(one))  # as many booleans at a time
 
 
 def _forget(key: _Key, dead: weakref.ref[np.ndarray]) -> None:
     with _lock:
-        left = [reference for reference in _alive.get(key, ()) if reference is not dead]
+        left = [reference for reference in _alive.pop(key, ()) if reference is not dead]
         if left:
             _alive[key] = left
-        else:
-            _alive.pop(key, None)

@@ -138,6 +138,8 @@ class OrtValue:
         if dtype == STRING:
             raise BindingError("an OrtValue of text has no memory of its own")
         type_ = TensorType(tuple(shape), dtype)
+        if where == HOST.device:
+            return cls(aligned_empty(type_.static_shape, dtype, lasts=True))
         return cls(memory_of(where).empty(type_.static_shape, dtype), where)
 
     @classmethod

@@ -55,8 +55,7 @@ class Bound:
 
     @property
     def host_calls(self) -> list[HostCall]:
-        found: list[HostCall] = self.opened.host_calls
-        return found
+        return list(self.opened.host_calls)
 
     @property
     def opened(self) -> Planned:
@@ -80,8 +79,7 @@ class Bound:
     def call(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
         """All results of a run of arrays that are right."""
         room = self._plans.of(self.sizes)
-        found: list[Any] = self.library.call(feeds, how) if room is None else room.call(self.sizes, feeds, how)
-        return found
+        return list(self.library.call(feeds, how) if room is None else room.call(self.sizes, feeds, how))
 
 
 class OpenCall(DirectCall):
@@ -210,8 +208,8 @@ class SizePlans:
     def _ahead(self, values: Mapping[str, int]) -> tuple[int, ...]:
         """Rounded up as they are, but for sizes that grow little by little: of a cache's length and that with a new row
         one comes to its step's end first, and one plan is to serve both, and those that follow."""
-        grown = [(size, size - self._last.get(name, 0)) for name, size in values.items()]
-        return tuple([1 << size.bit_length() if 0 < more <= size // 16 else rounded_up(size) for size, more in grown])
+        grew = {n for name, n in values.items() if 0 < n - self._last.get(name, 0) <= n // 16}
+        return tuple([1 << n.bit_length() if n in grew else rounded_up(n) for n in values.values()])
 
     def _larger(self, key: tuple[int, ...], sizes: Sizes) -> tuple[int, ...]:
         """What the last room was planned for, where that is enough; else as much as it takes for both."""

@@ -50,7 +50,7 @@ class Recycled:
             for memory, ours in self._kept:
                 if sys.getrefcount(memory.base) <= ours:
                     return memory
-        memory = aligned_empty((self._nbytes,), "uint8")
+        memory = aligned_empty((self._nbytes,), "uint8", lasts=True)
         self._kept = [*self._kept[-1:], (memory, sys.getrefcount(memory.base))]
         return memory
 
@@ -241,7 +241,7 @@ def span_of(array: np.ndarray) -> Span:
     for extent, stride in zip(array.shape, array.strides, strict=True):
         way = (extent - 1) * stride
         first, last = first + min(way, 0), last + max(way, 0)
-    return (first, last + array.itemsize) if array.size else (first, first)
+    return first, last + array.itemsize
 
 
 def meeting(spans: Mapping[Key, Span]) -> set[Key]:

@@ -115,13 +115,10 @@ class Instance:
 
     def held(self, entry: int) -> Any:
         """An entry's value in memory; in the arena it is looked at when it is first asked for."""
-        found = self.values[entry]
-        if found is not None:
-            return found
-        at, (owner, start) = self.plan.offsets[entry], places(self.graph)[entry]
-        if at >= 0:
+        found, at, (owner, start) = self.values[entry], self.plan.offsets[entry], places(self.graph)[entry]
+        if found is None and at >= 0:
             found = self.values[entry] = self.memory.view(self.arena, at, self.types[entry])
-        elif owner != entry and self.values[owner] is not None:
+        elif found is None and owner != entry and self.values[owner] is not None:
             found = self.values[entry] = self.memory.view(self.values[owner], start, self.types[entry])
         return found
 
