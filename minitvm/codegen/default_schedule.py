@@ -228,7 +228,11 @@ def _squares(square: _Square, machine: MachineModel, parallel: bool) -> Stmt:
         values = dict(zip((v for v, _ in outer), unflatten(row, extents), strict=True))
         for start, columns in in_vectors(code, square.across[1], square.lanes):
             for below, count in in_vectors(code, rows, square.lanes):
-                code.emit(_one_square(square, values, start, columns, first + below, count))
+                if count > 1:
+                    code.emit(_one_square(square, values, start, columns, first + below, count))
+                else:  # there is nothing to turn
+                    with code.unrolled(range(columns)) as j:
+                        code.emit(_one_square(replace(square, lanes=1), values, start + j, 1, first + below, 1))
     return code.stmt
 
 

@@ -382,16 +382,13 @@ class _Machines(threading.local):
     """Target machines of one thread: LLVM does not let threads share them."""
 
     def __init__(self) -> None:
-        self.made: dict[tuple[Cpu, int], Any] = {}
+        self.get = cache(_machine)
 
-    def get(self, cpu: Cpu, opt: int) -> Any:
-        """The machine that makes code with as much care as ``opt`` says, 0 to 3."""
-        if (cpu, opt) not in self.made:
-            target = _llvm_target(cpu.triple)
-            self.made[cpu, opt] = target.create_target_machine(
-                cpu=cpu.name, features=cpu.sound, opt=opt, reloc="pic", codemodel="small"
-            )
-        return self.made[cpu, opt]
+
+def _machine(cpu: Cpu, opt: int) -> Any:
+    """The machine that makes code with as much care as ``opt`` says, 0 to 3."""
+    target = _llvm_target(cpu.triple)
+    return target.create_target_machine(cpu=cpu.name, features=cpu.sound, opt=opt, reloc="pic", codemodel="small")
 
 
 _machines = _Machines()
