@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from minitvm.ir.arrays import let_go
 from minitvm.ir.decision import Declined, name_of
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.layout import Layout
@@ -135,9 +136,10 @@ def range_of_scales(call: Call) -> ScaleRange:
 
 
 def applied(op: BinaryOp, expr: Expr, factor: np.ndarray) -> Expr:
-    """``expr`` times or over ``factor``; of constants, at once."""
+    """``expr`` times or over ``factor``; of constants, at once: what they have in files leaves memory."""
     if isinstance(expr, Constant):
         found = op.reference(expr.value, factor)
+        let_go(expr.value)
         found.setflags(write=False)  # nobody else has it, so the constant need not copy it
         return Constant(found, expr.name, span=expr.span)
     return Call(op, (expr, Constant(factor)), span=expr.span)

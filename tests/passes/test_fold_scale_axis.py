@@ -6,13 +6,19 @@ case are compared as well, since a wrong axis changes them and not the text.
 
 from __future__ import annotations
 
+from pathlib import Path
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from rewriting import assert_same_numbers, outline, random_array, run, stayed
 from scale_axis import CONV, MIXED, POSITIVE, WITH_ZERO, W, X, backward, forward, module_of, scales, stays
 
+from minitvm.frontend.files import File
+from minitvm.ir import arrays
 from minitvm.ir.decision import decisions
 from minitvm.ir.expr import Constant, Module
+from minitvm.ir.ops.elemwise import Multiply
 from minitvm.ir.parser import parse_module
 from minitvm.ir.visitor import calls, post_order
 from minitvm.passes.canonicalize import SimplifyInference
@@ -20,6 +26,7 @@ from minitvm.passes.fold_scale_axis import BackwardFoldScaleAxis, ForwardFoldSca
 from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.passes.pipeline import Sequential
 from minitvm.passes.redundancy import FoldConstant, bind_params
+from minitvm.passes.scales import applied
 from minitvm.testing import resnet
 
 # ---- forward ----------------------------------------------------------------------------------------------------
@@ -41,6 +48,17 @@ def test_fold_fwd_of_constant_weights_is_done_at_once() -> None:
     folded = conv.args[1]
     assert isinstance(folded, Constant) and folded.name == "w"
     np.testing.assert_array_equal(folded.value, weights * POSITIVE[None, :, None, None])
+
+
+def test_weights_in_a_file_leave_memory_when_they_are_scaled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, values = tmp_path / "weights", random_array((4, 8, 3, 3))
+    path.write_bytes(values.tobytes())
+    mapped = File(path).array("float32", values.shape, 0)
+    let_go = Mock(wraps=arrays.let_go)
+    monkeypatch.setattr("minitvm.passes.scales.let_go", let_go)
+    found = applied(Multiply(), Constant(mapped, "w"), np.float32(2))
+    assert isinstance(found, Constant) and [call.args[0] is mapped for call in let_go.mock_calls] == [True]
+    np.testing.assert_array_equal(found.value, 2 * values)
 
 
 @pytest.mark.parametrize("step", [ForwardFoldScaleAxis(), BackwardFoldScaleAxis()])
