@@ -57,20 +57,20 @@ class Cache(Protocol):
 
 
 class NoCache:
-    """Keeps nothing."""
+    """A cache that keeps nothing, for kernels that are not to be found again."""
 
     hits = misses = 0
 
     def key(self, *parts: str) -> str:
-        """Returns one key for all."""
+        """Returns one key for all kernels."""
         return ""
 
     def get(self, key: str) -> bytes | None:
-        """Returns ``None``."""
+        """Returns ``None``, as nothing is kept."""
         return None
 
     def put(self, key: str, data: bytes) -> None:
-        """Forgets ``data``."""
+        """Forgets ``data``, which nobody will ask for."""
 
     def trim_where_due(self) -> None:
         """Leaves what is not there."""

@@ -56,8 +56,8 @@ Placeable = TypeVar("Placeable", bound="Make | type[Pass]")
 
 @dataclass(frozen=True)
 class Position:
-    """Where passes stand in the default pipeline: beside the first run of another one; behind all where none is named.
-    And for which targets."""
+    """The place of passes in the default pipeline: beside the first run of another one, or behind all where none is
+    named; and the targets that they are for."""
 
     before: str = ""
     after: str = ""
