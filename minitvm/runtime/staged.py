@@ -42,7 +42,6 @@ class Staged:
     def run(self, op: Any, sizes: list[int], values: list[Any]) -> list[Any]:
         """All results; :class:`DoesNotFit` where it is not for these sizes."""
         known = dict(zip(op.sizes, sizes, strict=True))
-        measured = {name: known[name] for name in op.by_data}
         try:
             if any(size < 0 for size in sizes):
                 raise DoesNotFit(f"a size that the model computes is {min(sizes)}")
@@ -50,7 +49,7 @@ class Staged:
             if sum(bound.sizes.nbytes) > MOST_BYTES:
                 raise DoesNotFit("what sizes that the model computes ask for is more than can be addressed")
         except DoesNotFit as error:
-            error.measured = measured
+            error.measured = {name: known[name] for name in op.by_data}
             raise
         types = bound.inputs
         shapes = [types[name].static_shape for name in self.names]
