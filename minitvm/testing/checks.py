@@ -81,8 +81,8 @@ def check_rewrite(
 
     Of rules and passes that are exact (``@function_pass(exactness="exact")``), results keep their bits; where they are
     reassociating, unbounded or approximate, sums may be in another order.  A function of modules is a pass, too.
-    ``constants`` are what ``meta["name"]`` stands for in the texts; ``context`` goes to :class:`PassContext`
-    (level 3 by default).  Returns the module that the pass made.
+    Rules that are given themselves may act, whatever they state.  ``constants`` are what ``meta["name"]`` stands for in
+    the texts; ``context`` goes to :class:`PassContext` (level 3 by default).  Returns the module that the pass made.
     """
     given, expected = as_module(before, constants), as_module(after, constants)
     found = _run_checked(passes, given, rtol, context)
@@ -104,9 +104,16 @@ def check_unchanged(
     assert found is given, f"{'rebuilt for nothing' if structural_equal(found, given) else 'changed'}:\n{found}"
 
 
+def _permitted(passes: Rewriter) -> dict[str, Any]:
+    """The options under which rules act that are given themselves: what may not act is unchanged for no reason."""
+    rules = [passes] if isinstance(passes, Rule) else passes if isinstance(passes, Sequence) else []
+    return {FAST_MATH.name: True, "minitvm.allow_approximate": tuple(r.name for r in rules)} if rules else {}
+
+
 def _run_checked(passes: Rewriter, given: Module, rtol: float, context: dict[str, Any]) -> Module:
     hash_before = structural_hash(given)
-    with PassContext(**{"opt_level": 3, **context}):
+    config = _permitted(passes) | context.get("config", {})
+    with PassContext(**{"opt_level": 3, **context, "config": config}):
         found = (step := as_pass(passes))(given)
     assert structural_hash(given) == hash_before, "the pass changed the module that it was given"
     verify(found)

@@ -192,9 +192,10 @@ def test_unbounded_rules_act_with_fast_math() -> None:
     def twice(x: Expr) -> Expr:
         return x
 
-    fast = {"minitvm.allow_fast_math": True}
-    check_rewrite(twice, main("negative(negative(%x))"), main("%x"), config=fast)
-    check_unchanged(twice, main("negative(negative(%x))"), config=fast, opt_level=1)
+    before, fast = main("negative(negative(%x))"), {"minitvm.allow_fast_math": True}
+    check_rewrite(twice, before, main("%x"), config=fast)
+    check_unchanged(twice, before, config=fast, opt_level=1)
+    check_unchanged(twice, before, config={"minitvm.allow_fast_math": False})
 
 
 def test_approximate_rules_act_by_name() -> None:
@@ -204,6 +205,21 @@ def test_approximate_rules_act_by_name() -> None:
 
     allowed = {"minitvm.allow_approximate": ("twice",)}
     check_rewrite(twice, main("negative(negative(%x))"), main("%x"), config=allowed)
+
+
+@pytest.mark.parametrize("exactness", ["unbounded", "approximate"])
+def test_a_rule_that_is_checked_may_act(exactness: str) -> None:
+    """Else ``check_unchanged`` would hold for every rule of its kind."""
+
+    @rule(call(Negative, call(Negative, value("x"))), exactness=exactness)
+    def twice(x: Expr) -> Expr:
+        return x
+
+    before = main("negative(negative(%x))")
+    check_rewrite(twice, before, main("%x"))
+    check_rewrite([twice], before, main("%x"))
+    with pytest.raises(AssertionError, match="changed:"):
+        check_unchanged(twice, before)
 
 
 def test_a_rule_pass_says_what_it_declined() -> None:
