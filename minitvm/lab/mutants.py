@@ -32,18 +32,24 @@ class Mutant:
 
 def mutants(source: str) -> list[Mutant]:
     """One for each condition of a guard (``if c: return Declined(...)``; each part of an ``or``), for each operand of
-    an ``and``, and for each ``x if c else Declined(...)``, in the order of lines."""
+    an ``and``, and for each ``x if c else Declined(...)``, in the order of lines.  What is asserted is a claim, and no
+    guard."""
     tree = ast.parse(source)
-    found = [m for function in _functions(tree) for node in ast.walk(function) for m in _of(node, source)]
+    claims = {id(part) for node in ast.walk(tree) if isinstance(node, ast.Assert) for part in ast.walk(node)}
+    walked = (node for function in _functions(tree) for node in ast.walk(function) if id(node) not in claims)
+    found = [m for node in walked for m in _of(node, source)]
     return sorted({(m.line, id(m.node)): m for m in found}.values(), key=lambda m: m.line)
 
 
 def without(source: str, index: int) -> ast.Module:
     """The file's tree without the precondition of that number."""
-    mutant = mutants(source)[index]
-    where = _place(mutant.node)
+    return replaced(source, mutants(source)[index])
+
+
+def replaced(source: str, mutant: Mutant) -> ast.Module:
+    """The file's tree with a mutant's stand-in."""
     tree = ast.parse(source)
-    _Removing(where, mutant.stand_in).visit(tree)
+    _Removing(place(mutant.node), mutant.stand_in).visit(tree)
     return ast.fix_missing_locations(tree)
 
 
@@ -91,7 +97,8 @@ def _is_refusal(value: ast.expr | None) -> bool:
     return False
 
 
-def _place(node: ast.AST) -> tuple[Any, ...]:
+def place(node: ast.AST) -> tuple[Any, ...]:
+    """Where a node stands in its source, and what it is."""
     return type(node), *(getattr(node, name, None) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset"))
 
 
@@ -100,7 +107,7 @@ class _Removing(ast.NodeTransformer):
         self.where, self.stand_in = where, stand_in
 
     def visit(self, node: ast.AST) -> Any:
-        return self.stand_in if _place(node) == self.where else self.generic_visit(node)
+        return self.stand_in if place(node) == self.where else self.generic_visit(node)
 
 
 # --- as a program: MUTANTS FILE NUMBER pytest's arguments -------------------------------------------------------------

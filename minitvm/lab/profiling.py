@@ -71,7 +71,7 @@ class ProfileRow(Row):
     share: float
     """Of the time of all rows."""
     of_peak: float
-    """Its operations a second, over the machine's."""
+    """The time that its operations take at the machine's peak, over its own."""
     of_bandwidth: float
     """The time that its bytes take at the rate of the memory that holds them, over its own."""
     idle: float
@@ -452,15 +452,14 @@ def _row(instance: Instance, index: int, runs: Sequence[_Run], rates: Rates) -> 
     nodes, name = node.spans or (node.name,), _name(instance, node)
     if not node.is_kernel:
         measured = Measured.of(times)
-        return ProfileRow(nodes, name, 0.0, 0, 0.0, 0.0, measured, IN_PYTHON, index, 0.0, 0.0, 0.0, idle)
+        return ProfileRow(nodes, name, 0.0, 0, 0.0, 0.0, 0.0, measured, IN_PYTHON, index, 0.0, 0.0, 0.0, idle)
     cost = cost_of(instance.artifact, node)
     floor = cost.floor(rates)
-    row = Row(
-        nodes, name, cost.flops, cost.nbytes, floor, cost.seconds(rates), Measured.of(times, floor), cost.bound(rates)
-    )
+    figures = cost.at_peak(rates), floor, cost.seconds(rates), Measured.of(times, floor), cost.bound(rates)
+    row = Row(nodes, name, cost.flops, cost.nbytes, *figures)
     of_peak = of_bandwidth = 0.0
     with suppress(ZeroDivisionError):
-        of_peak = cost.flops / row.seconds / rates.flops
+        of_peak = row.at_peak / row.seconds
         of_bandwidth = sum(cost.moving(rates).values()) / row.seconds
     return ProfileRow(**vars(row), index=index, share=0.0, of_peak=of_peak, of_bandwidth=of_bandwidth, idle=idle)
 

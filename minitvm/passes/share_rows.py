@@ -56,7 +56,7 @@ class ShareRows(FunctionPass, opt_level=3):
 
 def _layer(node: Expr) -> tuple[BlockedConvolution, TensorType] | None:
     """A group's convolution, and the type of its weights."""
-    inside = calls(node.op.body) if isinstance(node, Call) and isinstance(node.op, Function) else ()
+    inside = calls(group.body) if (group := _group(node)) is not None else ()
     found = ((c.op, as_tensor(c.args[1].type)) for c in inside if isinstance(c.op, BlockedConvolution))
     return next(found, None)
 
@@ -66,13 +66,16 @@ def _read_by(node: Expr, readers: Mapping[Expr, Sequence[Expr]]) -> Iterator[Exp
     stack = [*readers.get(node, ())]
     while stack:
         reader = stack.pop()
-        if isinstance(reader, Call) and isinstance(reader.op, Function) and reader.op.attrs.get("reshape_only"):
+        if (group := _group(reader)) is not None and group.attrs.get("reshape_only"):
             stack += readers.get(reader, ())
         else:
             yield reader
 
 
 def _name(node: Expr) -> str:
-    if isinstance(node, Call) and isinstance(node.op, Function):
-        return str(node.op.attrs.get("name", "a function"))
-    return name_of(node)
+    group = _group(node)
+    return name_of(node) if group is None else str(group.attrs.get("name", "a function"))
+
+
+def _group(node: Expr) -> Function | None:
+    return node.op if isinstance(node, Call) and isinstance(node.op, Function) else None

@@ -46,10 +46,13 @@ class Cost:
         """The predicted seconds: operations beside memory's work, after a launch."""
         return max(self.computing(rates), sum(self.moving(rates).values())) + rates.launch
 
+    def at_peak(self, rates: Rates) -> float:
+        """The seconds of all operations at the machine's peak, or of the cycles of a template that needs fewer."""
+        return min(self.flops / rates.flops, self.computing(rates))
+
     def floor(self, rates: Rates) -> float:
-        """The seconds with all operations at the machine's peak, or in the cycles of a template that needs fewer; and
-        no launch."""
-        return max(min(self.flops / rates.flops, self.computing(rates)), sum(self.moving(rates).values()))
+        """The seconds with all operations at the machine's peak, beside memory's work; and no launch."""
+        return max(self.at_peak(rates), sum(self.moving(rates).values()))
 
     def bound(self, rates: Rates) -> str:
         """What most of the predicted time is for: ``compute``, ``launch``, or a level of memory."""

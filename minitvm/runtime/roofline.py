@@ -14,13 +14,14 @@ from minitvm.target import Rates
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel of a run: the model's nodes that it computes, what it does, and seconds: those of its floor, those
-    predicted, and what was measured."""
+    """A kernel of a run: the model's nodes that it computes, what it does, and seconds: those of its operations at the
+    machine's peak, those of its floor, those predicted, and what was measured."""
 
     nodes: tuple[str, ...]
     kernel: str
     flops: float
     nbytes: int
+    at_peak: float
     floor: float
     predicted: float
     measured: Measured
@@ -64,8 +65,8 @@ class Roofline:
         return Row((), "", bound=most, measured=measured, **sums)
 
     def share(self, row: Row) -> float:
-        """The share of the machine's peak."""
-        return row.flops / row.seconds / self.rates.flops if row.seconds > 0 else 0.0
+        """The share of the machine's peak; an algorithm of fewer operations (Winograd's) counts as many as it does."""
+        return row.at_peak / row.seconds if row.seconds > 0 else 0.0
 
     @property
     def form(self) -> dict[str, Any]:
@@ -77,7 +78,7 @@ class Roofline:
         return {"machine": machine, "kernels": rows[:-1], "total": rows[-1], "run": self.run.form}
 
 
-_SUMMED = ("flops", "nbytes", "floor", "predicted")
+_SUMMED = ("flops", "nbytes", "at_peak", "floor", "predicted")
 
 
 def cost_of(artifact: Artifact, node: Node) -> Cost:
@@ -106,5 +107,5 @@ def roofline(
 
 def _row(cost: Cost, node: Node, rates: Rates, alone: Measured, calls: float) -> Row:
     floor = cost.floor(rates)
-    figures = floor, cost.seconds(rates), alone.less(calls, floor), cost.bound(rates)
+    figures = cost.at_peak(rates), floor, cost.seconds(rates), alone.less(calls, floor), cost.bound(rates)
     return Row(node.spans or (node.name,), node.func, cost.flops, cost.nbytes, *figures)

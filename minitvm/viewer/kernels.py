@@ -44,6 +44,7 @@ def _kernel(kernel: KernelReport, nodes: tuple[str, ...], cost: Cost, rates: Rat
         "template": kernel.template,
         "flops": cost.flops,
         "bytes": cost.nbytes,
+        "atPeak": cost.at_peak(rates),
         "predicted": cost.seconds(rates),
         "floor": cost.floor(rates),
         "bound": cost.bound(rates),

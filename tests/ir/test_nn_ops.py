@@ -241,6 +241,14 @@ ERRORS: list[tuple[Callable[[], Any], str, str | None]] = [
         "only the batch and the spatial dimensions may be unknown",
     ),
     (
+        lambda: Call(
+            OPS["nn.extract_tiles"](tile=(2, 2), steps=(2, 2), before=(0, 0), counts=(2, 2), layout="NC"),
+            [_v("d", 4, 4)],
+        ),
+        "nn.extract_tiles: layout='NC' must have the axes N, C, H, W; only C may be in blocks",
+        None,
+    ),
+    (
         _blocked("contrib_conv2d_NCHWc", (1, 1, 8, 8, 4), (1, 1, 3, 3, 8, 8), data_layout="NCHW4c"),
         "nn.contrib_conv2d_NCHWc: the data's layout NCHW4c has other blocks than the inputs of OIHW8i8o",
         None,

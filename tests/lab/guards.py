@@ -1,4 +1,7 @@
-"""Every guard of every solution of the course against its grader: ``python -m tests.lab.guards [chapter4 ...]``.
+"""Every guard of every solution of the course against its grader, and of the compiler's own passes against their tests:
+
+    python -m tests.lab.guards [chapter4 ...]
+    python -m tests.lab.guards passes [share_rows.py ...] [--tests tests/passes/test_share_rows.py ...]
 
 A guard that no check misses when it is gone is a missing check.  Guards are those of ``minitvm lab mutate``.
 """
@@ -12,6 +15,7 @@ from typing import Any
 
 from minitvm.lab.course import TITLES, chapter_of
 from minitvm.lab.mutants import mutants, without
+from tests.lab import own_guards
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOLUTIONS = ROOT / "docs" / "course" / "solutions"
@@ -38,7 +42,20 @@ def _is_full(chapter: str, source: str, index: int) -> bool:
     return all(o.passed for exercise in chapter_of(chapter).exercises for o in exercise.outcomes(work, file))
 
 
-def main(chapters: list[str]) -> int:
+def main(arguments: list[str]) -> int:
+    """How many guards nothing misses."""
+    return of_passes(arguments[1:]) if arguments[:1] == ["passes"] else of_chapters(arguments)
+
+
+def of_passes(arguments: list[str]) -> int:
+    at = arguments.index("--tests") if "--tests" in arguments else len(arguments)
+    files = own_guards.files_of(arguments[:at])
+    count, left = own_guards.survivors(files, arguments[at + 1 :] or own_guards.TESTS)
+    print(f"{len(files)} files: {count - len(left)} of {count} guards are missed when they are gone")
+    return len(left)
+
+
+def of_chapters(chapters: list[str]) -> int:
     missing = 0
     for chapter in chapters or [name for name in TITLES if name not in SPARED]:
         count, left = survivors(chapter)

@@ -1,13 +1,23 @@
-"""No guard of a solution is there for nothing: all chapters with ``python -m tests.lab.guards``."""
+"""No guard of a solution or a pass is there for nothing: all chapters with ``python -m tests.lab.guards``, all passes
+with ``python -m tests.lab.guards passes``."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from tests.lab.guards import survivors
+from tests.lab.guards import ROOT, survivors
 
 
 @pytest.mark.parametrize("chapter", ["chapter2", "chapter6"])
 def test_a_guard_that_is_gone_is_missed_by_a_check(chapter: str) -> None:
     count, left = survivors(chapter)
     assert count >= 4 and left == []
+
+
+def test_a_guard_of_a_pass_is_missed_by_its_tests() -> None:
+    command = [sys.executable, "-m", "tests.lab.guards", "passes", "share_rows.py", "--tests"]
+    run = subprocess.run([*command, "tests/passes/test_share_rows.py"], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0 and "1 files: 13 of 13 guards are missed when they are gone" in run.stdout, run.stdout

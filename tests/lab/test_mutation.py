@@ -21,6 +21,7 @@ class Declined:
 def half(x):
     if x < 0 or x > 100:
         return Declined("out of range")
+    assert x is not None and x == x
     whole = x % 2 == 0 and x != 4
     return x // 2 if whole else Declined("odd")
 """

@@ -13,7 +13,7 @@ from minitvm.ir.parser import parse_module
 from minitvm.ir.visitor import calls
 from minitvm.passes import FuseOps, PassContext, Sequential, ShareRows
 from minitvm.target import MachineModel
-from minitvm.testing.checks import assert_close_to_scale, assert_same_numbers
+from minitvm.testing.checks import assert_close_to_scale, assert_same_numbers, check_unchanged
 
 MACHINE = MachineModel(32, 16, threads=2)
 OPERANDS = """%x: Tensor[(1, 2, 8, 8, 8), float32], %w: Tensor[(2, 1, 3, 3, 1, 8), float32],
@@ -63,8 +63,9 @@ def test_rows_where_a_convolution_reads_it(body: str) -> None:
         (X, "it is a result"),
         (f'%d = {X}; nn.global_avg_pool2d(%d, layout="NCHW8c")', "pool2d reads it, whose threads do not share rows"),
         (f"%d = {X}; ({POINTWISE.format('%d')}, exp(multiply(%d, %s)))", "whose threads do not share rows"),
+        (f"%d = {X}; (%d, {POINTWISE.format('%d')})", "a tuple reads it, whose threads do not share rows"),
     ],
-    ids=["a result", "a pool", "beside a convolution"],
+    ids=["a result", "a pool", "beside a convolution", "a result beside a convolution"],
 )
 def test_channels_where_something_else_reads_it(body: str, reason: str) -> None:
     found, said = shared(body)
@@ -78,6 +79,10 @@ def test_channels_where_weights_leave_the_second_level_cache() -> None:
     assert found == [False] and said.endswith("reads it, whose threads share the weights")
 
 
+def test_what_is_not_fused_stays() -> None:
+    check_unchanged(ShareRows(MACHINE), f"def @main({OPERANDS}) {{ %d = {X}; {POINTWISE.format('%d')} }}")
+
+
 def test_equal_groups_that_are_read_differently_become_two() -> None:
     body = f"%a = {X}; %b = {DEPTHWISE.format('%a')}; %c = {POINTWISE.format('%b')}; %c"
     found, said = shared(body)
@@ -88,6 +93,8 @@ def test_builds_for_several_threads_share_rows() -> None:
     module = parse_module(f"def @main({OPERANDS}) {{ %d = {X}; {POINTWISE.format('%d')} }}")
     rng = np.random.default_rng(0)
     feeds = {p.name: rng.normal(size=p.shape).astype("float32") for p in module.main.params}
+    cuda = [str(d) for step in build(module, "cuda").report.steps for d in step.decisions]
+    assert not any("ShareRows" in text for text in cuda)
     for threads, reports in ((1, []), (2, [SHARED]), (3, [SHARED])):
         library = build(module, "llvm", opt_level=3, num_threads=threads)
         said = [str(d) for step in library.report.steps for d in step.decisions if d.by == "ShareRows"]

@@ -140,9 +140,17 @@ def test_rows_are_kernels_with_their_nodes(library: minitvm.Library, table: Roof
 
 def test_the_total_is_the_sum(table: Roofline) -> None:
     total = table.total
-    for name in ("flops", "nbytes", "floor", "predicted", "seconds"):
+    for name in ("flops", "nbytes", "at_peak", "floor", "predicted", "seconds"):
         assert getattr(total, name) == pytest.approx(sum(getattr(row, name) for row in table.rows))
-    assert table.share(total) == pytest.approx(total.flops / total.seconds / RATES.flops)
+    assert table.share(total) == pytest.approx(total.at_peak / total.seconds)
+    assert total.at_peak <= total.flops / RATES.flops
+
+
+def test_what_needs_fewer_operations_is_within_the_peak() -> None:
+    """Winograd's algorithm does a convolution in fewer cycles than its multiplications take at the machine's peak."""
+    direct, fewer = (Cost(3.2e9, 100, cycles) for cycles in (2e8, 4e7))
+    assert (direct.at_peak(RATES), fewer.at_peak(RATES)) == (0.1, 0.04)
+    assert all(cost.at_peak(RATES) <= cost.floor(RATES) for cost in (direct, fewer))
 
 
 def test_calls_of_kernels_alone_are_not_their_time(library: minitvm.Library) -> None:

@@ -30,7 +30,7 @@ from minitvm.ir.relayout import Placement, Site, whole_planes
 from minitvm.ir.types import TensorType, accumulator
 
 
-def _check_layout(op: Op, text: str, spatial: str, data: TensorType | None = None) -> Layout:
+def check_layout(op: Op, text: str, spatial: str, data: TensorType | None = None) -> Layout:
     """The parsed layout; rejects one with other axes than N, C and ``spatial`` or another rank than the data."""
     layout = Layout(text)
     if sorted(layout.primal) != sorted("NC" + spatial) or any(a.lower() in layout for a in spatial):
@@ -59,7 +59,7 @@ class Pool(Windowed, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
 
     def infer(self, data: TensorType) -> TensorType:
         require_kind(self, data, self.kinds, "the input")
-        layout = _check_layout(self, self.layout, self.spatial, data)
+        layout = check_layout(self, self.layout, self.spatial, data)
         if self.out_layout not in ("", self.layout):
             raise self.reject(f"out_layout={self.out_layout!r} differs from layout={self.layout!r}")
         shape = list(data.shape)
@@ -235,7 +235,7 @@ class GlobalPool2d(Op, fusion=Fusion.OUT_ELEMWISE_FUSABLE):
 
     def infer(self, data: TensorType) -> TensorType:
         require_kind(self, data, self.kinds, "the input")
-        layout = _check_layout(self, self.layout, "HW", data)
+        layout = check_layout(self, self.layout, "HW", data)
         pixels = self._pixels(layout)
         found = data.with_shape(tuple(1 if d in pixels else n for d, n in enumerate(data.shape)))
         if lacks(product(data.shape[d] for d in pixels), product(found.shape)):

@@ -11,10 +11,10 @@ import numpy as np
 
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, differ, falls_short, product
-from minitvm.ir.layout import Layout
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, all_of, as_index, const, select
 from minitvm.ir.op import Fusion, Op, compute
 from minitvm.ir.ops._shape import inside
+from minitvm.ir.ops.nn_pool import check_layout
 from minitvm.ir.relayout import Placement, Site, data_moved
 from minitvm.ir.types import TensorType
 
@@ -22,15 +22,15 @@ from minitvm.ir.types import TensorType
 class _Tiled(Op, fusion=Fusion.INJECTIVE):
     """Between an image in ``layout`` and tiles of it, ``counts`` of them along height and width."""
 
-    def _axes(self: Any) -> tuple[int, int, int]:
-        layout = Layout(self.layout)
+    def _axes(self: Any, data: TensorType | None = None) -> tuple[int, int, int]:
+        layout = check_layout(self, self.layout, "HW", data)
         return layout.index("N"), layout.index("H"), layout.index("W")
 
-    def _with_axes(self, shape: Sequence[Dim], batch: Dim, spatial: Sequence[Dim]) -> tuple[Dim, ...]:
-        found = list(shape)
-        for axis, extent in zip(self._axes(), (batch, *spatial), strict=True):
+    def _with_axes(self, data: TensorType, batch: Dim, spatial: Sequence[Dim]) -> TensorType:
+        found = list(data.shape)
+        for axis, extent in zip(self._axes(data), (batch, *spatial), strict=True):
             found[axis] = extent
-        return tuple(found)
+        return data.with_shape(tuple(found))
 
     def relayout(self: Any, site: Site) -> Placement | Declined:
         """Channels may lie anywhere, in blocks too."""
@@ -60,8 +60,8 @@ class ExtractTiles(_Tiled, name="nn.extract_tiles"):
     layout: str = "NCHW"
 
     def infer(self, data: TensorType) -> TensorType:
-        batch = data.shape[self._axes()[0]] * product(self.counts)
-        return data.with_shape(self._with_axes(data.shape, batch, self.tile))
+        batch = data.shape[self._axes(data)[0]] * product(self.counts)
+        return self._with_axes(data, batch, self.tile)
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         n, h, w = self._axes()
@@ -118,7 +118,7 @@ class MergeTiles(_Tiled, name="nn.merge_tiles"):
         for count, axis, extent in zip(self.counts, (h, w), self.size, strict=True):
             if falls_short(count * data.shape[axis], extent):
                 raise self.reject(f"{count} tiles of {data.shape[axis]} are not {extent}")
-        return data.with_shape(self._with_axes(data.shape, self.batch, self.size))
+        return self._with_axes(data, self.batch, self.size)
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         n, h, w = self._axes()

@@ -24,7 +24,8 @@ function pointOf(node, number) {
   const found = measuredOf(number);
   const seconds = found?.seconds ?? kernel?.predicted;
   if (!kernel?.flops || !kernel.bytes || !(seconds > 0)) return [];
-  return [{ node, number, kernel, seconds, found, predicted: found?.predicted ?? kernel.predicted, bound: found?.bound ?? kernel.bound, x: kernel.flops / kernel.bytes, y: kernel.flops / seconds }];
+  const done = kernel.atPeak * doc.rates.flops; // of Winograd's algorithm fewer than the convolution has
+  return [{ node, number, kernel, seconds, found, predicted: found?.predicted ?? kernel.predicted, bound: found?.bound ?? kernel.bound, x: done / kernel.bytes, y: done / seconds }];
 }
 
 function rooflinePlot(points) {

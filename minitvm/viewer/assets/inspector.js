@@ -127,7 +127,7 @@ function kernelSummary(symbol, run, name) {
       ["work", flop(kernel.flops)],
       ["memory", `${bytes(kernel.bytes)}, ${(kernel.flops / Math.max(kernel.bytes, 1)).toFixed(2)} operations a byte`],
       ["measured", found && measuredText(found)],
-      ["speed", seconds ? `${rate(kernel.flops / seconds)}, ${share(kernel.flops / seconds / doc.rates.flops)} of peak` : ""],
+      ["speed", seconds ? `${rate(kernel.flops / seconds)}, ${share(kernel.atPeak / seconds)} of peak` : ""],
       ["bound by", el("span", { class: `bound ${bound}` }, bound)],
     ]));
 }

@@ -22,7 +22,7 @@ const COLUMNS = {
   predicted: [(k) => k.predicted, (k) => time(k.predicted), "as the machine model has it"],
   measured: [(k) => each(k) ?? -1, (k) => (each(k) === undefined ? "-" : timeOf(each(k), isReliable(k.symbol))), "one call, median; ~: predicted, the measurement is unreliable"],
   "of run": [(k) => secondsOf(k.symbol) ?? -1, (k) => `${isReliable(k.symbol) ? "" : "~"}${share(secondsOf(k.symbol) / total())}`, "all its calls, of all kernels' time"],
-  "of peak": [(k) => k.flops / (each(k) ?? Infinity), (k) => `${isReliable(k.symbol) ? "" : "~"}${share(k.flops / each(k) / doc.rates.flops)}`, "operations a second, of the machine's"],
+  "of peak": [(k) => k.atPeak / (each(k) ?? Infinity), (k) => `${isReliable(k.symbol) ? "" : "~"}${share(k.atPeak / each(k))}`, "time of its operations at the machine's peak, of its own"],
   "bound by": [(k) => k.bound, (k) => k.bound, "what most of the predicted time is for"],
 };
 const TEXTS = new Set(["kernel", "nodes", "template", "bound by"]);
