@@ -47,7 +47,7 @@ ROOMS = {
     ),
     "torch": room(430, "torch"),
     "primer": room(1_000, "primer.py"),
-    "testing": room(577, "testing"),
+    "testing": room(579, "testing"),
     "more": room(
         4_730,
         f"frontend/onnx/more ir/ops/more {_PASSES}/by_parts.py {_PASSES}/parallel_blocks.py {_LOOPS}/dense_blocks.py"

@@ -112,8 +112,7 @@ def _permitted(passes: Rewriter) -> dict[str, Any]:
 
 def _run_checked(passes: Rewriter, given: Module, rtol: float, context: dict[str, Any]) -> Module:
     hash_before = structural_hash(given)
-    config = _permitted(passes) | context.get("config", {})
-    with PassContext(**{"opt_level": 3, **context, "config": config}):
+    with PassContext(**{"opt_level": 3, **context, "config": _permitted(passes) | context.get("config", {})}):
         found = (step := as_pass(passes))(given)
     assert structural_hash(given) == hash_before, "the pass changed the module that it was given"
     verify(found)

@@ -204,6 +204,106 @@ def test_of_layers_alike_one_is_asked_about() -> None:
     assert len(fused) == 5 and len(asked) == 1
 
 
+# --- nearly attention ---------------------------------------------------------------------------------------------
+
+PLAIN = """
+def @main(%q: Tensor[(6, 5, 4), float32], %k: Tensor[(6, 7, 4), float32], %v: Tensor[(6, 3, 7), float32],
+          %row: Tensor[(7,), float32], %like: Tensor[(6, 5, 7), float32], %twice: Tensor[(2, 6, 5, 7), float32],
+          %c: Tensor[(6, 5, 7), bool]) -> Tensor[(6, 5, 3), float32] {
+  %0 = nn.batch_matmul(%q, %k);
+  SCORES
+  nn.batch_matmul(%9, %v)
+}
+"""
+NEARLY = {
+    "a factor for each place": ("%1 = multiply(%0, %row); %9 = nn.softmax(%1);", "multiply is no scale of the product"),
+    "divided by nothing": ("%1 = divide(%0, 0f); %9 = nn.softmax(%1);", "divide is no scale of the product"),
+    "divided by numbers": ("%1 = divide(%0, %row); %9 = nn.softmax(%1);", "divide is no scale of the product"),
+    "rows become columns": (
+        "%1 = reshape(%0, newshape=[6, 7, 5]); %2 = nn.softmax(%1); %9 = reshape(%2, newshape=[6, 5, 7]);",
+        "its scores are reshaped from",
+    ),
+    "five dimensions": (
+        "%1 = reshape(%0, newshape=[2, 1, 3, 5, 7]); %2 = nn.softmax(%1); %9 = reshape(%2, newshape=[6, 5, 7]);",
+        "its scores are reshaped from",
+    ),
+    "two kinds of heads": (
+        "%1 = reshape(%0, newshape=[2, 3, 5, 7]); %2 = reshape(%1, newshape=[3, 2, 5, 7]); %3 = nn.softmax(%2);"
+        "%9 = reshape(%3, newshape=[6, 5, 7]);",
+        "its scores are (3, 2, 5, 7) and (2, 3, 5, 7)",
+    ),
+    "rounded to integers": (
+        '%1 = cast(%0, dtype="int32"); %2 = cast(%1, dtype="float32"); %9 = nn.softmax(%2);',
+        "it casts scores",
+    ),
+    "chosen twice": (
+        "%1 = where(%c, %0, -1f); %2 = where(%c, %1, -2f); %9 = nn.softmax(%2);",
+        "where stands between its products",
+    ),
+    "chosen where it is masked": ("%1 = where(%c, -1f, %0); %9 = nn.softmax(%1);", "where stands between its products"),
+    "chosen beside others": ("%1 = where(%c, %0, %like); %9 = nn.softmax(%1);", "where stands between its products"),
+    "a sum of other things": ("%1 = add(%like, %row); %9 = nn.softmax(%1);", "add stands between its products"),
+    "a difference": ("%1 = subtract(%0, %like); %9 = nn.softmax(%1);", "subtract stands between its products"),
+    "two masks of a batch": (
+        "%1 = add(%0, %twice); %2 = nn.softmax(%1); %3 = sum(%2, axis=[0]); %9 = nn.softmax(%3);",
+        "sum stands between its products",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NEARLY)
+def test_what_is_nearly_attention_stays(case: str) -> None:
+    scores, reason = NEARLY[case]
+    with decisions() as log:
+        check_unchanged(FuseAttention(), PLAIN.replace("SCORES", scores))
+    assert any(reason in line for line in stayed(log)), stayed(log)
+
+
+SHAPES = {
+    "shared keys": ("(6, 5, 4)", "(1, 7, 4)", "(6, 3, 7)", "", "its heads share keys or values"),
+    "shared values": ("(6, 5, 4)", "(6, 7, 4)", "(1, 3, 7)", "", "its heads share keys or values"),
+    "turned queries": ("(6, 4, 5)", "(6, 7, 4)", "(6, 3, 7)", ", transpose_a=True", "its products are turned"),
+    "open queries": ("(6, ?, 4)", "(6, 7, 4)", "(6, 3, 7)", "", "are known only when the model runs"),
+}
+
+
+@pytest.mark.parametrize("case", SHAPES)
+def test_operands_of_other_shapes_stay(case: str) -> None:
+    q, k, v, turned, reason = SHAPES[case]
+    given = f"%q: Tensor[{q}, float32], %k: Tensor[{k}, float32], %v: Tensor[{v}, float32]"
+    body = f"%0 = nn.batch_matmul(%q, %k{turned}); %1 = nn.softmax(%0); nn.batch_matmul(%1, %v)"
+    with decisions() as log, PassContext(opt_level=3):
+        module = parse_module(f"def @main({given}) {{ {body} }}")
+        assert FuseAttention()(module) is module
+    assert any(reason in line for line in stayed(log)), stayed(log)
+
+
+QUERIES = {
+    "with rows before heads": ("(5, 6, 4)", "transpose(%q, axes=[1, 0, 2])"),
+    "turned": ("(6, 4, 5)", "transpose(%q, axes=[0, 2, 1])"),
+    "of one row": ("(6, 20)", "reshape(%q, newshape=[6, 5, 4])"),
+    "of other halves": ("(2, 3, 4, 5)", "reshape(%q, newshape=[6, 5, 4])"),
+    "of more than heads": ("(2, 3, 5, 2, 2)", "reshape(%q, newshape=[6, 5, 4])"),
+    "by two numbers": ("(6, 5, 4)", "divide(multiply(3f, %q), 2f)"),
+    "by a number for each": ("(6, 5, 4)", "multiply(%q, %w)"),
+}
+
+
+@pytest.mark.parametrize(
+    "rest", ["%2", "reshape(%2, newshape=[30, 3])", "transpose(%2, axes=[0, 2, 1])", "nn.relu(%2)"]
+)
+@pytest.mark.parametrize("case", QUERIES)
+def test_queries_of_any_form_keep_the_numbers(case: str, rest: str) -> None:
+    shape, made = QUERIES[case]
+    given = f"%q: Tensor[{shape}, float32], %w: Tensor[(4,), float32], %k: Tensor[(6, 7, 4), float32]"
+    text = f"""def @main({given}, %v: Tensor[(6, 3, 7), float32]) {{
+        %0 = nn.batch_matmul({made}, %k); %1 = nn.softmax(%0); %2 = nn.batch_matmul(%1, %v); {rest} }}"""
+    with PassContext(opt_level=3):
+        found = FuseAttention()(parse_module(text))
+    assert len(attentions(found)) == 1
+    assert_same_numbers(text, found)
+
+
 # --- whole networks -----------------------------------------------------------------------------------------------
 
 
