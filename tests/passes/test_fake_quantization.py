@@ -200,6 +200,100 @@ def test_sums_are_the_same_on_every_processor(cpu: str, channels: int) -> None:
         np.testing.assert_array_equal(found, evaluate(module, array))
 
 
+FILTERS = real(Constant(stored((16, 8, 1, 1), "int8")), 0.02, 0)
+WIDE, ROW_OF_5 = Var("x", TensorType((1, 8, 5, 6), "int32")), Var("x", TensorType((3, 5), "uint8"))
+WHOLE_IMAGE = ir.cast(SIGNED, dtype="int32")
+WHOLE_FILTERS = ir.cast(Constant(stored((16, 8, 1, 1), "int8")), dtype="int32")
+SCALE, ZERO = Var("scale", TensorType((), "float32")), Var("zero", TensorType((), "uint8"))
+
+
+def whole(image: Expr) -> Expr:
+    return ir.nn.conv2d(image, WHOLE_FILTERS, out_dtype="int32")
+
+
+UNKNOWN = {
+    "a scale that a run gives": (
+        ir.nn.conv2d(ir.qnn.dequantize(IMAGE, SCALE, constant(3, "uint8")), FILTERS),
+        (IMAGE, SCALE),
+    ),
+    "a zero point that a run gives": (
+        ir.nn.conv2d(ir.qnn.dequantize(IMAGE, constant(0.1), ZERO), FILTERS),
+        (IMAGE, ZERO),
+    ),
+    "values of more than a byte": (
+        ir.nn.conv2d(ir.qnn.dequantize(WIDE, constant(0.1), constant(0, "int32")), FILTERS),
+        (WIDE,),
+    ),
+    "several zero points": (
+        ir.nn.conv2d(
+            real(IMAGE, 0.1, 3),
+            ir.qnn.dequantize(BYTES, constant(np.full(16, 0.1)), constant(np.arange(16), "int8"), axis=0),
+        ),
+        (IMAGE,),
+    ),
+    "less two points": (
+        whole(ir.subtract(ir.subtract(WHOLE_IMAGE, constant(7, "int32")), constant(3, "int32"))),
+        (SIGNED,),
+    ),
+    "less a point for each column": (whole(ir.subtract(WHOLE_IMAGE, constant(np.arange(6), "int32"))), (SIGNED,)),
+    "integers of more than a byte": (whole(ir.subtract(WIDE, constant(7, "int32"))), (WIDE,)),
+    "bytes as they are": (ir.nn.conv2d(SIGNED, BYTES, out_dtype="int32"), (SIGNED,)),
+    "bytes as floats": (ir.nn.conv2d(ir.cast(SIGNED, dtype="float32"), ir.cast(BYTES, dtype="float32")), (SIGNED,)),
+    "floats beside bytes": (ir.nn.conv2d(real(IMAGE, 0.1, 3), Constant(np.ones((16, 8, 1, 1), "float32"))), (IMAGE,)),
+    "scales of rows that another shape mixes": (
+        ir.nn.dense(
+            real(ROW_OF_5, 0.1, 3),
+            ir.reshape(real(Constant(stored((5, 8), "int8")), RNG.uniform(0.1, 0.2, 5), 0), newshape=(8, 5)),
+        ),
+        (ROW_OF_5,),
+    ),
+}
+
+
+@pytest.mark.parametrize("machine", [MACHINE, PAIRS])
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_what_is_not_known_to_be_bytes_stays(name: str, machine: MachineModel) -> None:
+    body, inputs = UNKNOWN[name]
+    given = Module(Function(list(inputs), body))
+    with PassContext(opt_level=3):
+        assert FakeQuantizationToInteger(machine)(given) is given
+
+
+LARGE = {
+    "unsigned weights": ir.nn.conv2d(
+        real(IMAGE, 0.1, 3), real(Constant(stored((16, 8, 6, 6), "uint8")), 0.02, 0), padding=3
+    ),
+    "weights around 3": convolution(IMAGE, weight_zero=3, size=6, padding=3),
+}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_sums_of_eight_bits_by_eight_leave_float32_sooner(name: str) -> None:
+    """288 of them, where those by seven bits and a sign would be whole."""
+    with decisions() as log:
+        after = rewritten(LARGE[name], IMAGE)
+    assert [d.reason for d in log if not d.taken] == ["its weights are not int8 around zero"]
+    assert [tuple(arg.dtype for arg in p.args) for p in products(after)] == [("float32", "float32")]
+
+
+def test_images_of_any_size_and_of_channels_behind_stay() -> None:
+    open_image = Var("x", TensorType((1, 8, None, 6), "uint8"))
+    last = Var("x", TensorType((1, 5, 6, 8), "uint8"))
+    for x, options, reason in (
+        (open_image, {}, "its shape is known only when it runs"),
+        (last, {"data_layout": "NHWC"}, "it has groups, or layouts of its own"),
+    ):
+        weight = real(Constant(stored((16, 8, 12, 1) if x is open_image else (16, 8, 1, 1), "int8")), 0.02, 0)
+        with decisions() as log:
+            body = ir.nn.conv2d(real(x, 0.1, 3), weight, **{"padding": (6, 0) if x is open_image else 0, **options})
+            given = Module(Function([x], body))
+            with PassContext(opt_level=3):
+                found = FakeQuantizationToInteger(MACHINE)(given)
+        said = [(d.taken, d.reason) for d in log]
+        assert said in ([(False, reason)], [(True, "is made of whole numbers in float32")]), said
+        assert (found is given) == (not said[0][0])
+
+
 def test_why_not_of_pairs() -> None:
     with decisions() as log:
         after = rewritten(convolution(IMAGE, groups=2, **DEEP), IMAGE, machine=PAIRS)
