@@ -98,7 +98,7 @@ def _is_refusal(value: ast.expr | None) -> bool:
 
 
 def place(node: ast.AST) -> tuple[Any, ...]:
-    """Where a node stands in its source, and what it is."""
+    """What tells a node from all others of its source: its kind, its lines and columns."""
     return type(node), *(getattr(node, name, None) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset"))
 
 

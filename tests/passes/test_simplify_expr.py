@@ -50,6 +50,21 @@ def test_reshapes_of_unknown_extent_stay() -> None:
     stays("reshape(reshape(%x, newshape=[-1, 4, 8]), newshape=[-1, 16, 2])", dynamic)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "zeros_like(%x)",
+        "full_like(%x, 2f)",
+        "reshape_like(%y, %x)",
+        "broadcast_to_like(%y, %x)",
+        "reshape(%x, newshape=[-1, 4])",
+        "squeeze(reshape(%x, newshape=[1, -1, 4]), axis=[0])",
+    ],
+)
+def test_what_only_a_run_knows_the_size_of_stays(body: str) -> None:
+    check_unchanged(SimplifyExpr(), main(body, "Tensor[(?, 4), float32]", "Tensor[(?, 4), float32]"))
+
+
 def test_bytes_read_as_words_stay() -> None:
     stays("nn.batch_flatten(qnn.words(%x))", "Tensor[(1, 2, 2, 4), uint8]")
 
@@ -412,7 +427,18 @@ def test_products_read_operands_as_they_lie(before: str, after: str, a: str, b: 
     check_rewrite(SimplifyExpr(), products(before, a, b), products(after, a, b))
 
 
+def test_layouts_that_do_not_meet_stay() -> None:
+    again = 'src_layout="NCHW", dst_layout="NHWC"'
+    stays(f"layout_transform(layout_transform(%x, {again}), {again})")
+    blocked = "Tensor[(1, 8, 4, 4, 4), float32]"
+    turned = "transpose(%x, axes=[0, 1, 3, 2, 4])"
+    stays(f'layout_transform({turned}, src_layout="NCHW4c", dst_layout="NCHW")', blocked)
+    stays('transpose(layout_transform(%x, src_layout="NCHW", dst_layout="NCHW4c"), axes=[0, 1, 3, 2, 4])')
+
+
 def test_transposes_of_other_axes_stay_before_products() -> None:
+    left = "nn.batch_matmul(transpose(%a, axes=[1, 0, 2]), %b)"
+    check_unchanged(SimplifyExpr(), products(left, "(3, 2, 5)", "(2, 4, 5)"))
     body = "nn.batch_matmul(%a, transpose(%b, axes=[1, 0, 2]))"
     check_unchanged(SimplifyExpr(), products(body, "(2, 3, 5)", "(4, 2, 5)"))
 

@@ -55,7 +55,17 @@ def test_a_mask_loses_its_leading_ones() -> None:
         "nn.relu(reshape(%y, newshape=[2, 3, 8]))",  # no product
         "nn.softmax(reshape(%0, newshape=[2, 3, 8]))",  # not element by element
         "nn.bias_add(reshape(%0, newshape=[2, 8, 3]), %b)",
+        "nn.relu(reshape(nn.softmax(%0), newshape=[2, 3, 8]))",  # no product that a kernel could go on with
+        "nn.relu(reshape(nn.softmax(%y), newshape=[2, 3, 8]))",
+        "add(reshape(nn.softmax(%y), newshape=[2, 3, 8]), %b)",
     ],
 )
 def test_what_stays(body: str) -> None:
     check_unchanged(SinkReshape(), main(body))
+
+
+@pytest.mark.parametrize("body", ["nn.relu(%1)", "add(%1, %r)"])
+def test_rows_that_only_a_run_counts_stay(body: str) -> None:
+    given = "%x: Tensor[(?, 4), float32], %w: Tensor[(8, 4), float32], %r: Tensor[(8,), float32]"
+    text = f"def @main({given}) {{ %0 = nn.dense(%x, %w); %1 = reshape(%0, newshape=[-1, 2, 4, 1, 8]); {body} }}"
+    check_unchanged(SinkReshape(), text)
