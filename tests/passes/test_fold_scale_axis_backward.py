@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from rewriting import random_array, run
+from rewriting import check_unchanged, random_array, run
 from scale_axis import CONV, MIXED, POSITIVE, WITH_ZERO, W, X, backward, module_of, scales, stays
 
 from minitvm.ir.decision import decisions
@@ -159,3 +159,18 @@ def test_a_scale_does_not_go_into_weights_that_are_no_constant() -> None:
     reason = "the weights are no constant: they would be scaled at every run"
     stays(BackwardFoldScaleAxis(), "multiply(nn.dense(%x, %v), 0.125f)", reason, params=params)
     stays(ForwardFoldScaleAxis(), "nn.dense(multiply(%x, 0.125f), %v)", reason, params=params)
+
+
+@pytest.mark.parametrize(("weight", "scale"), [(1e30, 1e20), (1e-30, 1e-20), (1.0, np.inf), (1e38, 4.0)])
+def test_weights_that_would_leave_the_range_stay(weight: float, scale: float) -> None:
+    text = 'def @main(%x: Tensor[(2, 4), float32]) { multiply(nn.dense(%x, meta["w"]), meta["s"]) }'
+    constants = {"w": np.full((3, 4), weight, "float32"), "s": np.full((3,), scale, "float32")}
+    with decisions() as log:
+        check_unchanged(BackwardFoldScaleAxis(), text, constants=constants)
+    assert [d.reason for d in log] == ["what is multiplied by the scale would overflow or underflow"]
+
+
+def test_a_layer_of_no_inputs_takes_no_scale() -> None:
+    text = 'def @main(%x: Tensor[(2, 0), float32]) { multiply(nn.dense(%x, meta["w"]), meta["s"]) }'
+    constants = {"w": np.ones((3, 0), "float32"), "s": np.array([2, 3, 4], "float32")}
+    check_unchanged(BackwardFoldScaleAxis(), text, constants=constants)

@@ -159,3 +159,13 @@ def test_time_is_linear_in_the_graph(level: int) -> None:
     """Thousands of calls neither overflow the stack nor take quadratic time."""
     assert isinstance(run(tower(600), level).main.body, Call)
     assert_linear(lambda blocks: partial(run, tower(blocks), level), 30)
+
+
+def test_passes_for_one_kind_of_target_are_in_its_pipeline_alone() -> None:
+    def names(kind: str, features: frozenset[str]) -> set[str]:
+        machine = MachineModel(64, 32, threads=2, features=features)
+        return {step.info.name for step in default_pipeline(machine, kind=kind).passes}
+
+    bytes_, own = frozenset({"dot4"}), {"TileWindows", "ShareRows", "MultiplyByParts"}
+    assert own <= names("llvm", bytes_) and not own & names("cuda", bytes_)
+    assert own - names("llvm", frozenset()) == {"MultiplyByParts"}
