@@ -22,9 +22,8 @@ from minitvm.ir.types import TensorType
 class _Tiled(Op, fusion=Fusion.INJECTIVE):
     """Between an image in ``layout`` and tiles of it, ``counts`` of them along height and width."""
 
-    def _axes(self: Any, data: TensorType | None = None) -> tuple[int, int, int]:
-        layout = check_layout(self, self.layout, "HW", data)
-        return layout.index("N"), layout.index("H"), layout.index("W")
+    def _axes(self: Any, data: TensorType | None = None) -> tuple[int, ...]:
+        return tuple(map(check_layout(self, self.layout, "HW", data).index, "NHW"))
 
     def _with_axes(self, data: TensorType, batch: Dim, spatial: Sequence[Dim]) -> TensorType:
         found = list(data.shape)
@@ -60,8 +59,7 @@ class ExtractTiles(_Tiled, name="nn.extract_tiles"):
     layout: str = "NCHW"
 
     def infer(self, data: TensorType) -> TensorType:
-        batch = data.shape[self._axes(data)[0]] * product(self.counts)
-        return self._with_axes(data, batch, self.tile)
+        return self._with_axes(data, data.shape[self._axes(data)[0]] * product(self.counts), self.tile)
 
     def reference(self, data: np.ndarray) -> np.ndarray:
         n, h, w = self._axes()
