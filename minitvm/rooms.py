@@ -50,6 +50,7 @@ BEHIND |= {
     "ir.ops.more.foreign.evaluator_of_onnx": "frontend.onnx.more.foreign.evaluator",
     "ir.ops.more.foreign.imported_late": "frontend.onnx.more.late.evaluator",
     "ir.expr.overwrite": "tvm.relay.forms.overwrite",
+    "lab.notebook.drawing_of": "viewer.cell.drawing_of",
     "models.in_stages": "passes.in_stages.in_stages",
     "models.tuned": "driver.tune.tuned",
     "ort.open_models.with_room": "passes.caches.with_room",

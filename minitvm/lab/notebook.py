@@ -10,9 +10,10 @@ from functools import singledispatch
 from html import escape
 from typing import Any
 
+from minitvm.doors import door
 from minitvm.driver.report import BuildReport, KernelReport, PassStep
 from minitvm.ir.decision import Decision, Decisions
-from minitvm.ir.expr import Expr, Module
+from minitvm.ir.expr import Expr, Function, Module
 from minitvm.ir.loop import Kernel
 from minitvm.lab.explanation import Explanation, Section
 from minitvm.lab.profiling import Profile
@@ -86,11 +87,22 @@ def _folded(title: str, inside: str) -> str:
 # --- graphs and loops -------------------------------------------------------------------------------------------------
 
 
-@parts_of.register(Module)
+@door
+def drawing_of(shown: Module | Function | PassStep) -> str:
+    """What the viewer draws of it; nothing where there is no viewer."""
+    return ""
+
+
 @parts_of.register(Expr)
 @parts_of.register(Kernel)
-def _text(shown: Module | Expr | Kernel) -> str:
+def _text(shown: Expr | Kernel) -> str:
     return _title(repr(shown)) + _pre(str(shown))
+
+
+@parts_of.register(Module)
+@parts_of.register(Function)
+def _graph(shown: Module | Function) -> str:
+    return _title(repr(shown)) + drawing_of(shown) + _pre(str(shown))
 
 
 # --- what a build did -------------------------------------------------------------------------------------------------
@@ -114,7 +126,7 @@ def _decided(shown: Sequence[Decision]) -> str:
 @parts_of.register
 def _step(shown: PassStep) -> str:
     effect = "" if shown.modules is None else f", operator calls {_effect(shown)}"
-    return _title(f"{repr(shown)[1:-1]}{effect}") + _decided(shown.decisions)
+    return _title(f"{repr(shown)[1:-1]}{effect}") + drawing_of(shown) + _decided(shown.decisions)
 
 
 @parts_of.register

@@ -73,7 +73,10 @@ _BOUND = Bound(8, Of.SUMS, "all scales together are between 2^-64 and 2^64")
 @in_pipeline(after="EliminateCommonSubexpr", given="slower")
 @dataclass(repr=False, eq=False)
 class FuseAttention(FunctionPass, opt_level=3, bound=_BOUND):
-    """``slower`` says where the operator would be slower than its parts; without it, it nowhere is."""
+    """Two products with a scale, masks and a softmax between them become one operator, where it is faster.
+
+    ``slower`` says where the operator would be slower than its parts; without it, it nowhere is.
+    """
 
     slower: Slower | None = None
     needs = (Softmax,)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
-from minitvm import config
+from minitvm import config, passes
 from minitvm.driver.report import BuildReport, PassStep
 from minitvm.errors import ConfigError
 from minitvm.lab.profiling import Profile
 from minitvm.passes.instrument import count_calls
+from minitvm.passes.manager import PASSES
 from minitvm.runtime.graph import Artifact, HostStep, Node
 from minitvm.runtime.places import liveness, owners
 from minitvm.target import Rates
@@ -19,6 +21,8 @@ from minitvm.viewer.overview import overview_of
 from minitvm.viewer.roles import roles_of
 
 FORMAT = 1
+SITE = "https://minitvm.github.io/minitvm/"
+"""Where the pages of the documentation are."""
 
 
 def document_of(report: BuildReport, title: str, profile: Profile | None = None) -> dict[str, Any]:
@@ -34,6 +38,7 @@ def document_of(report: BuildReport, title: str, profile: Profile | None = None)
         "format": FORMAT,
         "title": title,
         "version": config.version(),
+        "pages": SITE,
         "target": str(backend.target),
         "threads": backend.machine.threads,
         "machine": backend.machine.name,
@@ -55,20 +60,27 @@ def passes_of(report: BuildReport) -> dict[str, Any]:
     """The part of the document about passes and what they made."""
     assert report.module is not None
     modules = Modules({id(group): symbol.rstrip("'") for symbol, group in report.groups.items()})
-    passes = [_pass(step, modules) for step in report.steps]
-    return {"passes": passes, "last": modules.add(report.module), **modules.form}
+    found = [pass_form(step, modules) for step in report.steps]
+    return {"passes": found, "last": modules.add(report.module), **modules.form}
 
 
-def _pass(step: PassStep, modules: Modules) -> dict[str, Any]:
+def pass_form(step: PassStep, modules: Modules) -> dict[str, Any]:
+    """A run of a pass whose modules were kept."""
     before, after = step.before, step.after
     return {
         "name": step.name,
+        "about": _about(step.name),
         "depth": step.depth,
         "seconds": step.seconds,
         "calls": [count_calls(before), count_calls(after)],
         "modules": [modules.add(before), modules.add(after)],
         "decisions": list(map(decision_form, step.decisions)),
     }
+
+
+def _about(name: str) -> str:
+    """What a pass says of itself; nothing where it is known by no name."""
+    return inspect.cleandoc(getattr(PASSES.get(name) or getattr(passes, name, None), "__doc__", "") or "")
 
 
 def _run(profile: Profile) -> dict[str, Any]:

@@ -76,15 +76,18 @@ class Modules:
         return self._numbers[id(module)]
 
     def _functions(self, module: Module) -> list[dict[str, Any]]:
-        pending, found, seen = [*module.functions.items()], [], set[int]()
+        """``of``: the function and the node in it that hold one, as a branch; nothing of those of the module."""
+        pending: list[tuple[str, Function, list[int] | None]] = [(*item, None) for item in module.functions.items()]
+        found, seen = list[dict[str, Any]](), set[int]()
         while pending:
-            name, function = pending.pop(0)
+            name, function, holder = pending.pop(0)
             if id(function) in seen:
                 continue
             seen.add(id(function))
             table = _Table(self, function)
-            pending += table.held
-            found.append({"name": name, "nodes": table.nodes, "groups": table.groups, "result": table.result})
+            pending += [(name, held, [len(found), node]) for name, held, node in table.held]
+            parts = {"nodes": table.nodes, "groups": table.groups, "result": table.result}
+            found.append({"name": name, **parts, "of": holder})
         return found
 
     def row(
@@ -124,7 +127,7 @@ class _Table:
         self.modules = modules
         self.nodes: list[list[Any]] = []
         self.groups: list[dict[str, Any]] = []
-        self.held: list[tuple[str, Function]] = []
+        self.held: list[tuple[str, Function, int]] = []
         self._origins: dict[str, Span] = {}
         values: dict[Expr, str | int] = {p: self._node("var", p.name, "", p) for p in function.params}
         self.result = self._body(function.body, values, -1)
@@ -168,8 +171,9 @@ class _Table:
             name, attributes = str(call.op.attrs.get("name", "function")), ""
         else:
             name, attributes = call.op.name, ", ".join(print_attributes(call.op, _name))
-        self.held += [(f"{name} {key}".strip(), function) for key, function in held.items()]
-        return self._node("call", name, shortened(attributes), call, inputs, group)
+        number = self._node("call", name, shortened(attributes), call, inputs, group)
+        self.held += [(f"{name} {key}".strip(), function, number) for key, function in held.items()]
+        return number
 
     def _node(
         self, kind: str, name: str, attributes: str, node: Expr, inputs: list[str | int] | None = None, group: int = -1

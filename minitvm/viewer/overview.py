@@ -15,7 +15,7 @@ from minitvm.driver.report import BuildReport
 from minitvm.ir.expr import Call, Function, Module
 from minitvm.ir.op import Op
 from minitvm.ir.types import tensor_fields
-from minitvm.ir.visitor import calls
+from minitvm.ir.visitor import calls, held_functions
 from minitvm.runtime.graph import HostStep
 
 
@@ -30,7 +30,7 @@ def overview_of(report: BuildReport, roles: Mapping[str, str]) -> dict[str, Any]
     steps = [
         _Step(n, roles.get(nodes[n].func, ""), nodes[n].spans, tuple(i for i, _ in nodes[n].inputs)) for n in running
     ]
-    told = [_fused(first, report), *_changed(first, report.module), _planned(report)]
+    told = [_fused(first, report), _branches(first, report), *_changed(first, report.module), _planned(report)]
     return {
         "model": _model(first, report),
         "told": [each for each in told if each],
@@ -39,12 +39,26 @@ def overview_of(report: BuildReport, roles: Mapping[str, str]) -> dict[str, Any]
 
 
 def _inside(module: Module) -> list[Call]:
-    """The calls of operators, those in groups too, as often as they run."""
+    """The calls of operators, those in groups too, as often as they run; those of branches and bodies once."""
+    return [call for function in [*module.functions.values(), *_held(module)] for call in _of_operators(function)]
+
+
+def _of_operators(function: Function) -> list[Call]:
     found = []
-    for function in module.functions.values():
-        for call in calls(function.body):
-            found += calls(call.op.body) if isinstance(call.op, Function) else [call]
+    for call in calls(function.body):
+        found += calls(call.op.body) if isinstance(call.op, Function) else [call]
     return [call for call in found if isinstance(call.op, Op)]
+
+
+def _held(module: Module) -> list[Function]:
+    """The branches and bodies that calls hold, and those in them."""
+    found, pending = list[Function](), [*module.functions.values()]
+    while pending:
+        held = [held_functions(call) for call in calls(pending.pop().body)]
+        inside = [function for each in held for name, function in each.items() if name]
+        found += inside
+        pending += inside
+    return found
 
 
 def _model(module: Module, report: BuildReport) -> list[list[str]]:
@@ -76,6 +90,19 @@ def _fused(module: Module, report: BuildReport) -> list[str]:
         f" kernels compute the model. {kept / 1e6:,.1f} MB of values between fused calls are never kept in memory.",
         "graph",
     ]
+
+
+def _branches(module: Module, report: BuildReport) -> list[str]:
+    """What is decided while the model runs."""
+    assert report.artifact is not None
+    held = _held(module)
+    own = {node.func for node in report.artifact.graph.nodes if node.is_kernel}
+    inside = sum(len(_of_operators(function)) for function in held)
+    return [
+        f"{_plural(len(held), 'function')} of branches and loops, of {_plural(inside, 'call')}, became"
+        f" {_plural(len(report.groups) - len(own), 'kernel')} of their own, which run as the data decide.",
+        "graph",
+    ] * bool(held)
 
 
 def _changed(before: Module, after: Module) -> list[list[str]]:

@@ -17,8 +17,8 @@ from minitvm.target import text_of
 from minitvm.viewer.document import FORMAT
 
 MODULES = (
-    "base", "data", "theme", "layout", "picture", "drawing", "shapes", "differ", "passes", "graph", "code", "kernels",
-    "charts", "inspector", "overview", "beside", "keys", "main",
+    "base", "data", "theme", "layout", "picture", "labels", "zoomed", "drawing", "shapes", "differ", "gains", "blocks",
+    "passes", "graph", "code", "kernels", "charts", "threads", "inspector", "overview", "beside", "keys", "main",
 )  # fmt: skip
 """The page's own scripts, each after those that it imports."""
 

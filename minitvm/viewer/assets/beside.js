@@ -1,6 +1,6 @@
 // Another build beside this one: what both come to, kernels that changed with their code, and passes that did something else.
 
-import { bytes, clip, el, empty, plural, share, spansText, tell, time } from "./base.js";
+import { bytes, el, empty, plural, share, spansText, tell, time } from "./base.js";
 import { codeOf, chunk, doc } from "./data.js";
 
 const UNITS = { text: (value) => value, count: (value) => value.toLocaleString("en"), bytes, time };
@@ -49,7 +49,7 @@ const ordered = (kernels) => [...kernels].sort((a, b) => Math.abs(b.seconds[1] -
 function kernelTable(kernels) {
   rows = ordered(kernels).map((row, number) => el("tr", { "data-kernel": number, "aria-selected": "false", click: () => choose(number) },
     el("td", { title: row.spans.join("\n") }, el("button", { type: "button", class: "link" }, spansText(row.spans, 34) || "made by the compiler")),
-    row.sides.map((side) => el("td", { class: "roles" }, side.length ? side.map(([, role]) => el("span", { class: "block" }, clip(role, 44))) : "-")),
+    row.sides.map((side) => el("td", {}, side.length ? side.map(([, role]) => el("span", { class: "block" }, role)) : "-")),
     [["seconds", time], ["bytes", bytes]].map(([what, text]) => el("td", { class: "figure" }, row[what].map((value, side) => el("span", { class: "block" }, `${what === "seconds" && !row.sure[side] ? "~" : ""}${text(value)}`)), change(row[what])))));
   return table(["nodes of the model", "this build", doc.beside.names[1], "time", "bytes"], rows, "kernels that changed");
 }

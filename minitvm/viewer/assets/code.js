@@ -22,7 +22,7 @@ class CodePane {
   constructor(listing, number, owner) {
     Object.assign(this, { listing, number, owner });
     this.content = el("div", { class: "lines", style: `height:${listing.lines.length * LINE + 6}px` });
-    this.scroller = el("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": NAMES[listing.language], scroll: () => this.draw() }, this.content);
+    this.scroller = el("div", { class: "scroller", tabindex: "0", role: "region", "aria-label": NAMES[listing.language], scroll: () => this.draw(), keydown: (event) => this.key(event) }, this.content);
     this.element = el("div", { class: "pane", "data-language": listing.language },
       el("header", {}, NAMES[listing.language] ?? listing.language, el("small", {}, `${listing.lines.length.toLocaleString("en")} lines`)), this.scroller);
     this.marked = new Set();
@@ -35,6 +35,24 @@ class CodePane {
       const line = this.at(event);
       if (line !== null && !String(getSelection())) owner.pin(this.number, line);
     });
+  }
+
+  /** Enter pins the first line that is seen, arrows the next one and the one before. */
+  key(event) {
+    const [pane, pinned] = this.owner.pinned ?? [];
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (event.key === "Enter") this.owner.pin(this.number, pane === this.number ? pinned : Math.ceil(this.scroller.scrollTop / LINE));
+    else if (step && pane === this.number) this.owner.pin(this.number, Math.min(this.listing.lines.length - 1, Math.max(0, pinned + step)));
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+    this.seeLine(this.owner.pinned?.[1]);
+  }
+
+  seeLine(line) {
+    if (line === undefined) return;
+    const [top, last] = [line * LINE, (line + 2) * LINE - this.scroller.clientHeight];
+    this.scroller.scrollTop = Math.max(Math.min(this.scroller.scrollTop, top), last);
   }
 
   at(event) {
@@ -149,6 +167,6 @@ export async function codeView(symbol) {
   const kind = kinds.includes(preferred) ? preferred : kinds[0];
   const choice = kinds.length > 1 ? segmented("target", kinds.map((k) => [k, KINDS[k] ?? k]), kind, show) : null;
   show(kind);
-  const hint = el("span", { class: "note" }, "point at a line to see what it became; click pins it");
+  const hint = el("span", { class: "note" }, "point at a line to see what it became; click (or Enter) pins it");
   return el("div", { class: "code" }, el("div", { class: "bar" }, choice, hint), body);
 }

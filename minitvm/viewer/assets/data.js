@@ -129,6 +129,14 @@ export function nodeText(node) {
   return node.kind === "tuple" ? `(${inside})` : `${node.name}(${inside})`;
 }
 
+/** The functions that a node holds, branches and bodies, as [number in the module, function]. */
+export function heldOf(fn, number) {
+  const functions = doc.modules.find((module) => module.includes(fn)) ?? [];
+  return functions.flatMap((held, n) => (held.of && functions[held.of[0]] === fn && held.of[1] === number ? [[n, held]] : []));
+}
+
+export const callsIn = (fn) => fn.nodes.filter(([row]) => doc.rows[row][0] === "call").length;
+
 /** The name of a node's place in the model, and of what is around it. */
 const separator = () => {
   const names = doc.spans.flat();

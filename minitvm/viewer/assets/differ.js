@@ -72,7 +72,7 @@ function grouped(name, old, made) {
   if (!made || made.groups.length === 0 || (old && old.groups.length === made.groups.length)) return [];
   return made.groups.map((group, number) => {
     const inside = made.nodes.flatMap((node, i) => (node[2] === number ? [nodeOf(made, i)] : []));
-    return { name, title: doc.spans[group.span].length ? doc.spans[group.span] : [group.name], before: inside.map((n) => ({ ...n, group: -1 })), after: inside, group };
+    return { name, title: doc.spans[group.span].length ? doc.spans[group.span] : [group.name], before: inside.map((n) => ({ ...n, group: -1 })), after: inside, group, fn: made, number };
   });
 }
 

@@ -1,7 +1,7 @@
 // The graph after any pass: calls, kernels or scopes as boxes.
 
 import { clip, el, empty, plural, segmented, tell } from "./base.js";
-import { doc, hasScopes, nodeOf } from "./data.js";
+import { callsIn, doc, hasScopes, heldOf, nodeOf } from "./data.js";
 import { Drawing } from "./drawing.js";
 import { scopesAround, shapesOf } from "./shapes.js";
 
@@ -22,7 +22,8 @@ function moduleChoice() {
   doc.passes.forEach((pass, n) => {
     if (pass.modules[0] !== pass.modules[1] && pass.depth <= 1) seen.set(pass.modules[1], `${n + 1}. after ${pass.name}`);
   });
-  seen.set(doc.last, "after all passes");
+  seen.set(doc.last, seen.has(doc.last) ? "as it is" : "after all passes");
+  if (seen.size < 2) return null;
   return el("select", { id: "module", "aria-label": "which module", change: (event) => choose(Number(event.target.value), 0) },
     [...seen].map(([number, text]) => el("option", { value: number, selected: number === state.module }, text)));
 }
@@ -31,7 +32,24 @@ function functionChoice() {
   const functions = doc.modules[state.module];
   if (functions.length < 2) return null;
   return el("select", { "aria-label": "which function", change: (event) => choose(state.module, Number(event.target.value)) },
-    functions.map((fn, n) => el("option", { value: n, selected: n === state.fn }, clip(fn.name, 40))));
+    functions.map((fn, n) => el("option", { value: n, selected: n === state.fn }, `${"\u00a0\u00a0".repeat(depthOf(functions, fn))}${clip(fn.name, 40)}: ${plural(callsIn(fn), "call")}`)));
+}
+
+const depthOf = (functions, fn) => (fn.of ? 1 + depthOf(functions, functions[fn.of[0]]) : 0);
+
+/** Goes into the first function that a call holds, or from there back to the call. */
+function enter(id) {
+  const [held] = id.startsWith("n:") ? heldOf(currentFunction(), Number(id.slice(2))) : [];
+  if (held) tell("go", "graph", { function: held[0], module: state.module === doc.last ? undefined : state.module });
+  return Boolean(held);
+}
+
+function outside() {
+  const { of } = currentFunction();
+  if (!of) return null;
+  const [above, number] = of;
+  const node = nodeOf(doc.modules[state.module][above], number);
+  return el("button", { type: "button", class: "link", click: () => tell("go", "graph", { node: node.spans[0] ?? node.label, function: above || undefined, module: state.module === doc.last ? undefined : state.module, as: "calls" }) }, `← ${node.name}`);
 }
 
 function choose(module, fn, at) {
@@ -48,7 +66,7 @@ export function graphView(at) {
   if (!at) choose(state.module ?? doc.last, state.fn);
   else {
     const module = doc.modules[at.module] ? Number(at.module) : doc.last;
-    const isMode = ["calls", "scopes"].includes(at.as);
+    const isMode = ["calls", "scopes", "kernels"].includes(at.as);
     state.mode = isMode ? at.as : at.scope === undefined ? "kernels" : "scopes";
     choose(module, doc.modules[module][at.function] ? Number(at.function) : 0, at);
   }
@@ -75,6 +93,7 @@ function addressOf(id) {
 
 /** Selects what an address names; scopes around it are opened. */
 async function goToAddress({ node, nth, scope }) {
+  if (node === undefined && scope === undefined) return;
   const fn = currentFunction();
   const found = scope === undefined ? named(fn, node)[nth ?? 0] : null;
   if (scope === undefined && !found) {
@@ -95,7 +114,7 @@ function render(at) {
   const modes = [["calls", "Calls", "every call, groups as boxes"], ["kernels", "Kernels", "a box for each kernel"]];
   if (hasScopes()) modes.push(["scopes", "Scopes", "by the names in the model"]);
   note = el("span", { class: "note" });
-  const bar = el("div", { class: "bar" }, moduleChoice(), functionChoice(),
+  const bar = el("div", { class: "bar" }, outside(), moduleChoice(), functionChoice(),
     segmented("boxes", modes, state.mode, (mode) => {
       Object.assign(state, { mode, turned: new Set() });
       draw();
@@ -127,7 +146,10 @@ async function draw(keepPlace = false) {
 
 /** Open or close a cluster. */
 async function turn(id) {
-  if (id.startsWith("n:")) return;
+  if (id.startsWith("n:")) {
+    enter(id);
+    return;
+  }
   if (!state.turned.delete(id)) state.turned.add(id);
   await draw(true);
   drawing.reveal(id, drawing.transform.k);

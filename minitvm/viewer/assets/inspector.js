@@ -1,7 +1,8 @@
 // All about what was clicked: where it is from, its types, what was decided about it and why, its kernel and its time.
 
 import { bytes, clip, el, flop, on, plural, rate, share, svg, tell, time } from "./base.js";
-import { decisionsAbout, doc, kernelOf, makerOf, measuredOf, measuredText, nodeOf, roleOf, runOfGroup, runsOf, shortType } from "./data.js";
+import { blockedIn, layoutPicture, sizesOf } from "./blocks.js";
+import { callsIn, decisionsAbout, doc, heldOf, kernelOf, makerOf, measuredOf, measuredText, nodeOf, roleOf, runOfGroup, runsOf, shortType } from "./data.js";
 import { scopesAround } from "./shapes.js";
 
 const panel = el("aside", { id: "inspector", "aria-label": "details", hidden: true });
@@ -32,7 +33,7 @@ const origin = (spans, kind = "call") => section("Origin in the model", spans.le
   ? el("ul", { class: "origin-list" }, spans.map((span) => el("li", {}, el("code", {}, span))))
   : el("p", { class: "note" }, kind === "var" ? "a parameter" : "made by the compiler"));
 
-function nodeParts({ fn, number }) {
+function nodeParts({ fn, number, module }) {
   const node = nodeOf(fn, number);
   const group = node.group >= 0 ? fn.groups[node.group] : null;
   const operands = node.inputs.map((input) => nodeOf(fn, input));
@@ -47,6 +48,8 @@ function nodeParts({ fn, number }) {
       ["made by", passLink(makerOf(node.row))],
       ["fusion", node.kind === "call" ? node.fusion.toLowerCase().replaceAll("_", " ") : ""],
     ])),
+    heldParts(fn, number, module),
+    layoutParts([node]),
     weightParts([node]),
     group && kernelSummary(group.kernel, runOfGroup(group), group.name),
     why(node.spans, node.name),
@@ -66,9 +69,24 @@ function groupParts({ fn, number }) {
     origin(spans),
     section("Calls of the group", el("ol", { class: "operands" }, calls.map((node) => el("li", {}, el("code", {}, `${node.name}: ${shortType(node.type)}`))))),
     kernelSummary(group.kernel, runOfGroup(group), group.name),
+    layoutParts(calls),
     weightParts(calls),
     why(spans),
   ];
+}
+
+/** The branches and bodies of a call, which are entered. */
+function heldParts(fn, number, module) {
+  const held = heldOf(fn, number);
+  if (!held.length) return null;
+  return section("Decided as the model runs", held.map(([n, inside]) => el("button", { type: "button", class: "link block", click: () => tell("go", "graph", { function: n, module: module === doc.last ? undefined : module }) },
+    `${inside.name}: ${plural(callsIn(inside), "call")}${inside.groups.length ? `, ${plural(inside.groups.length, "group")}` : ""} →`)));
+}
+
+/** The blocks that nodes' results lie in. */
+function layoutParts(nodes) {
+  const found = new Map(nodes.flatMap((node) => blockedIn(node.attributes).filter((layout) => node.attributes.includes(`out_layout="${layout}"`) || node.attributes.includes(`dst_layout="${layout}"`)).map((layout) => [layout, node])));
+  return found.size ? section("Layout of the result", [...found].map(([layout, node]) => layoutPicture(layout, sizesOf(layout, node.type)))) : null;
 }
 
 /** The weights that nodes read: how their numbers are spread, and the first of them. */

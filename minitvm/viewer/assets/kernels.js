@@ -2,6 +2,7 @@
 
 import { bytes, clip, el, empty, flop, share, spansText, tell, time } from "./base.js";
 import { codeView } from "./code.js";
+import { cutApart } from "./labels.js";
 import { doc, isReliable, kernelOf, runsOf, secondsOf, timeOf } from "./data.js";
 
 const runs = (kernel) => Math.max(runsOf(kernel.symbol).length, 1);
@@ -12,7 +13,7 @@ const each = (kernel) => {
 
 /** Heading: [the figure that is sorted by, its text, a hint]. */
 const COLUMNS = {
-  kernel: [(k) => k.role, (k) => clip(k.role, 44), "what it is for"],
+  kernel: [(k) => k.role, (k) => shortRoles.get(k.symbol), "what it is for"],
   nodes: [(k) => k.nodes.length, (k) => spansText(k.nodes, 22), "the model's nodes that it computes"],
   template: [(k) => k.template, (k) => clip(k.template.replace(/^template /, "").replace(/^.*\./, ""), 26), "who writes its loops"],
   runs: [runs, (k) => String(runs(k)), "calls in one run"],
@@ -28,6 +29,8 @@ const COLUMNS = {
 const TEXTS = new Set(["kernel", "nodes", "template", "bound by"]);
 const total = () => doc.run.kernels.reduce((sum, kernel) => sum + kernel.at(-1), 0);
 
+const MOST = 44; // characters of a role
+const shortRoles = new Map();
 const table = { by: "", falling: true, chosen: null, wanted: "" };
 let body = null;
 let under = null;
@@ -35,6 +38,7 @@ let under = null;
 export function kernelsView(symbol) {
   table.by ||= doc.run ? "of run" : "predicted";
   table.chosen = kernelOf(symbol)?.symbol ?? table.chosen ?? ordered()[0]?.symbol;
+  cutApart(doc.kernels.map((kernel) => [kernel.role, MOST])).forEach((text, i) => shortRoles.set(doc.kernels[i].symbol, text));
   body = el("tbody");
   under = el("div", { class: "under" });
   const shown = Object.keys(COLUMNS).filter((name) => doc.run || !["measured", "of run", "of peak"].includes(name));

@@ -5,10 +5,11 @@ import { el } from "./base.js";
 const KEYS = [
   ["1 … 8", "views: overview, passes, graph, kernels, roofline, memory, threads, another build"],
   ["/", "search (Enter: next, Shift+Enter: back)"],
-  ["j k  ↓ ↑", "next and previous pass or kernel; along the graph's edges"],
+  ["j k  ↓ ↑", "next and previous pass, kernel or mark of a chart; along the graph's edges"],
   ["← →", "graph: the box beside"],
   ["d", "passes: text, drawing, decisions"],
-  ["+ − f", "graph: closer, further away, all of it"],
+  ["+ − f", "graph, memory, threads: closer, further away, all of it"],
+  ["w s a d", "memory, threads: closer, further away, back and on in time"],
   ["← → ↑ ↓", "with Shift: move the graph"],
   ["Enter", "graph: open or close the selected box"],
   ["t", "light or dark"],
@@ -28,6 +29,7 @@ export function listen(actions) {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     const inField = event.target.matches?.("input, select, textarea");
     if (inField && event.key !== "Escape") return;
+    if (event.target.matches?.(".scroller, .text, .table") && /^(Arrow|Page|Home|End)/.test(event.key)) return; // it scrolls
     const isButton = event.target.matches?.("button, summary") && (event.key === "Enter" || event.key === " ");
     const action = actions[event.shiftKey && event.key.startsWith("Arrow") ? `Shift+${event.key}` : event.key];
     if (!action || isButton) return;

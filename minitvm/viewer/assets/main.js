@@ -3,7 +3,7 @@
 import { el, on, plural } from "./base.js";
 import { besideView, stepBeside } from "./beside.js";
 import { kernelsView, searchKernels, stepKernel } from "./kernels.js";
-import { memoryView, rooflineView, threadsView } from "./charts.js";
+import { memoryView, memoryZoom, rooflineView } from "./charts.js";
 import { doc, kernelOf, open } from "./data.js";
 import { graphDrawing, graphView, nextFound, searchGraph, turnSelected, walk, walkSideways } from "./graph.js";
 import { closeInspector, inspector } from "./inspector.js";
@@ -11,6 +11,7 @@ import { helpDialog, listen } from "./keys.js";
 import { overviewView } from "./overview.js";
 import { nextWay, passesView, stepPass } from "./passes.js";
 import { themeButton, toggleTheme } from "./theme.js";
+import { threadsView, threadsZoom } from "./threads.js";
 
 const VIEWS = { overview: "Overview", passes: "Passes", graph: "Graph", kernels: "Kernels", roofline: "Roofline", memory: "Memory", threads: "Threads", beside: "Beside" };
 const MAKERS = { overview: overviewView, passes: (at) => passesView(at === undefined ? undefined : Number(at)), graph: graphView, kernels: kernelsView, roofline: rooflineView, memory: memoryView, threads: threadsView, beside: besideView };
@@ -58,7 +59,7 @@ function follow() {
   const named = Object.fromEntries(new URLSearchParams(hash));
   const [view, ...at] = safely(decodeURI, hash).split("/");
   const place = at.join("/");
-  if (named.node !== undefined || named.scope !== undefined) show("graph", named);
+  if (["node", "scope", "function"].some((name) => named[name] !== undefined)) show("graph", named);
   else if (view === "kernels" && kernelOf(place)) show("kernels", place);
   else if (view === "passes" && doc.passes[Number(place || NaN)]) show("passes", Number(place));
   else show(views().includes(view) ? view : "overview");
@@ -93,7 +94,7 @@ function searchKey(event) {
 }
 
 function step(by) {
-  const steps = { passes: stepPass, kernels: stepKernel, graph: walk, beside: stepBeside };
+  const steps = { passes: stepPass, kernels: stepKernel, graph: walk, beside: stepBeside, roofline: stepMark, memory: stepMark, threads: stepMark };
   return steps[current] ? stepping(() => steps[current](by)) : false;
 }
 
@@ -113,6 +114,17 @@ function zoomed(act) {
   return true;
 }
 
+/** A key of a chart over time. */
+const timed = (key) => ({ memory: memoryZoom, threads: threadsZoom })[current]?.()?.key(key) ?? false;
+
+/** The next mark of a chart has the focus, and all about it is shown. */
+function stepMark(by) {
+  const marks = [...stage.querySelectorAll("svg [tabindex]")];
+  const next = marks[marks.indexOf(document.activeElement) + by] ?? (by > 0 ? marks[0] : marks.at(-1));
+  next?.focus();
+  next?.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+}
+
 function keyActions(help) {
   const numbers = views().map((name, i) => [String(i + 1), () => go(name)]);
   const moves = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] };
@@ -122,10 +134,11 @@ function keyActions(help) {
     "/": () => search.focus(),
     j: () => step(1), k: () => step(-1), ArrowDown: () => step(1), ArrowUp: () => step(-1),
     ArrowLeft: () => aside(-1), ArrowRight: () => aside(1),
-    d: () => (current === "passes" ? nextWay() : false),
-    "+": () => zoomed((drawing) => drawing.scaleBy(1.3)),
-    "-": () => zoomed((drawing) => drawing.scaleBy(1 / 1.3)),
-    f: () => zoomed((drawing) => drawing.fit()),
+    d: () => (current === "passes" ? nextWay() : timed("d")),
+    w: () => timed("w"), a: () => timed("a"), s: () => timed("s"),
+    "+": () => timed("+") || zoomed((drawing) => drawing.scaleBy(1.3)),
+    "-": () => timed("-") || zoomed((drawing) => drawing.scaleBy(1 / 1.3)),
+    f: () => timed("f") || zoomed((drawing) => drawing.fit()),
     Enter: () => (current === "graph" && turnSelected() ? true : false),
     t: toggleTheme,
     "?": () => help.showModal(),
@@ -138,9 +151,23 @@ function title() {
   return el("div", { class: "model" }, el("h1", {}, doc.title), el("span", {}, `${doc.target} · ${plural(doc.threads, "thread")} · ${kernels}${doc.beside ? ` · beside ${doc.beside.names[1]}` : ""}`));
 }
 
+/** A part of the page by itself, as in the cell of a notebook. */
+function startEmbedded(name) {
+  document.body.classList.add("embedded");
+  document.body.append(el("div", { id: "frame" }, stage, inspector()));
+  on("go", (view, at) => (view === "graph" || view === "passes" ? show(view, at) : null));
+  listen(keyActions({ showModal: () => {} }));
+  show(name);
+  document.body.dataset.ready = "true";
+}
+
 async function start() {
   const theme = themeButton();
   await open();
+  if (doc.embedded) {
+    startEmbedded(doc.embedded);
+    return;
+  }
   tabs.append(...views().map(tab));
   const help = helpDialog();
   const keys = el("button", { type: "button", class: "icon", title: "keys (?)", "aria-label": "keys", click: () => help.showModal() }, "?");

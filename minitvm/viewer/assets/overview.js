@@ -2,7 +2,7 @@
 // order with blocks that repeat put together.
 
 import { bytes, el, empty, plural, share, spansText, tell, time } from "./base.js";
-import { doc, kernelOf, measuredOf, roleOf, timeOf } from "./data.js";
+import { callsIn, doc, heldOf, kernelOf, measuredOf, nodeOf, roleOf, timeOf } from "./data.js";
 
 const MOST_NEXT = 4;
 const MOST_OPEN = 3; // of so few rows, blocks are open
@@ -45,9 +45,18 @@ function blockRow([times, name, items, numbers], total) {
 
 function stepRow(number, total) {
   const node = doc.graph[number];
-  const open = () => (node.kind === "kernel" ? tell("select", { kind: "kernel", symbol: node.func, run: number }) : null);
+  const held = node.kind === "python" ? heldBy(node) : [];
+  const open = () => (node.kind === "kernel" ? tell("select", { kind: "kernel", symbol: node.func, run: number }) : held.length ? tell("go", "graph", { node: node.spans[0], as: "calls" }) : null);
+  const inside = held.length ? `${held.length > 1 ? plural(held.length, "branch") : "body"} of ${held.map((fn) => plural(callsIn(fn), "call")).join(" and ")}` : "";
   return el("button", { type: "button", class: "step-row", title: node.spans.join("\n"), click: open },
-    el("span", { class: "name" }, roleOf(node.func) || node.name, el("small", {}, spansText(node.spans, 40))), meter([number], total));
+    el("span", { class: "name" }, roleOf(node.func) || node.name, el("small", {}, inside, " ", spansText(node.spans, 40))), meter([number], total));
+}
+
+/** The functions that a node holds which runs in Python. */
+function heldBy(node) {
+  const [main] = doc.modules[doc.last];
+  const number = main.nodes.findIndex((_, n) => heldOf(main, n).length && String(nodeOf(main, n).spans) === String(node.spans));
+  return number < 0 ? [] : heldOf(main, number).map(([, fn]) => fn);
 }
 
 const meter = (numbers, total) => [

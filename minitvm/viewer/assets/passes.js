@@ -4,6 +4,8 @@ import { clip, el, empty, plural, segmented, tell, time } from "./base.js";
 import { doc, nodeText, shortType } from "./data.js";
 import { changesOf, wordsApart } from "./differ.js";
 import { Drawing } from "./drawing.js";
+import { blockedIn, layoutPicture, sizesOf } from "./blocks.js";
+import { gainText, groupGain } from "./gains.js";
 import { shapesOf } from "./shapes.js";
 
 const MOST_HUNKS = 60; // written at once; more when asked
@@ -107,7 +109,34 @@ function renderChange() {
       renderChange();
     }));
   const body = { text: textOf, drawing: drawingsOf, decisions: decisionsOf }[state.way];
-  panel.replaceChildren(head, body(pass, changes));
+  panel.replaceChildren(head, about(pass, changes), body(pass, changes));
+}
+
+/** What the pass says of itself, where more is said, and what it gained. */
+function about(pass, changes) {
+  const [first, ...rest] = (pass.about || "").split(/\n\s*\n/);
+  const said = first ? el("p", {}, spoken(first), " ", el("a", { href: `${doc.pages}passes/#:~:text=${pass.name}`, target: "_blank", rel: "noreferrer" }, "its page")) : null;
+  const more = rest.length ? el("details", {}, el("summary", {}, "more"), rest.map((text) => el("p", {}, spoken(text)))) : null;
+  const layouts = changed(pass) ? madeLayouts(changes) : [];
+  return el("div", { class: "about" }, said, more, changed(pass) ? gainText(pass) : null, layouts.map(([layout, sizes]) => layoutPicture(layout, sizes)));
+}
+
+/** A docstring's marks as elements. */
+const spoken = (text) => text.replace(/\s+/g, " ").replace(/:\w+:`~?([^`]*)`/g, "``$1``").split("``").map((part, i) => (i % 2 ? el("code", {}, part) : part));
+
+/** Layouts with blocks that calls have after a pass and had not before: that of most data, and that of most weights. */
+function madeLayouts(changes) {
+  const before = new Set(changes.flatMap((change) => change.before.flatMap((node) => blockedIn(node.attributes))));
+  const found = new Map();
+  for (const node of changes.flatMap((change) => change.after)) {
+    for (const layout of blockedIn(node.attributes)) {
+      const isResult = node.attributes.includes(`out_layout="${layout}"`) || node.attributes.includes(`dst_layout="${layout}"`);
+      if (!before.has(layout) && isResult) found.set(layout, [...(found.get(layout) ?? []), sizesOf(layout, node.type)]);
+    }
+  }
+  const sorted = [...found].sort(([, one], [, other]) => other.length - one.length);
+  const isData = ([layout]) => layout.startsWith("N") && layout.includes("C");
+  return [sorted.find(isData), sorted.find((one) => !isData(one))].filter(Boolean).map(([layout, [sizes]]) => [layout, sizes]);
 }
 
 // --- text -----------------------------------------------------------------------------------------------------------
@@ -130,7 +159,7 @@ function textOf(pass, changes) {
 function hunk(change) {
   const title = change.title.length ? change.title.join(", ") : "made by the pass";
   const head = el("button", { type: "button", class: "origin", title: "show it as a drawing", click: () => { state.only = change.title; state.way = "drawing"; renderChange(); } },
-    change.group ? el("span", { class: "badge" }, "group") : null, clip(title, 160), change.name === "main" ? "" : ` in ${clip(change.name, 40)}`);
+    change.group ? el("span", { class: "badge" }, "group") : null, clip(title, 160), change.name === "main" ? "" : ` in ${clip(change.name, 40)}`, change.group ? groupGain(change.fn, change.number) : null);
   return el("div", { class: "hunk" }, head, change.group ? el("div", { class: "grouped" }, change.after.map((node) => lineOf(node, [[nodeText(node), false]], "same"))) : linesOf(change));
 }
 
@@ -149,7 +178,8 @@ function sides(before, after) {
 
 function lineOf(node, pieces, kind) {
   const text = pieces.map(([part, differs]) => (differs ? el("mark", {}, part) : part));
-  return el("code", { class: kind, click: () => tell("select", { kind: "node", fn: node.fn, number: node.number }) },
+  const choose = () => tell("select", { kind: "node", fn: node.fn, number: node.number });
+  return el("code", { class: kind, tabindex: "0", role: "button", click: choose, keydown: (event) => event.key === "Enter" && choose() },
     el("b", {}, `${node.label} = `), text, el("span", { class: "type" }, ` : ${shortType(node.type)}`));
 }
 

@@ -1,8 +1,9 @@
 // Which boxes stand for which nodes: calls, groups that are kernels, and the scopes of the model around them.
 
 import { clip, plural, spansText } from "./base.js";
-import { doc, measuredOf, nodeOf, roleOf, runOfGroup, scopeOf, shortType, timeOf } from "./data.js";
+import { doc, heldOf, measuredOf, nodeOf, roleOf, runOfGroup, scopeOf, shortType, timeOf } from "./data.js";
 import { boxSize } from "./drawing.js";
+import { cutApart } from "./labels.js";
 
 const MOST = 36; // characters of a line in a box
 
@@ -45,7 +46,7 @@ export function shapesOf(fn, { scopes = false, collapsed = () => false, only = n
     else boxes.set(id, null);
   }
   for (const [id, box] of boxes) if (box === null) boxes.set(id, clusterBox(fn, members.get(id)));
-  return { boxes: [...boxes.values()], clusters: [...clusters.values()], edges: edgesOf(nodes, shownAs), shownAs };
+  return { boxes: cutTitles([...boxes.values()]), clusters: [...clusters.values()], edges: edgesOf(nodes, shownAs), shownAs };
 }
 
 function edgesOf(nodes, shownAs) {
@@ -59,16 +60,20 @@ function edgesOf(nodes, shownAs) {
   return [...edges.values()];
 }
 
-function sized(box) {
-  return { ...box, ...boxSize(box.title, box.lines) };
+/** Boxes with titles that differ where they are cut, and as large as these need. */
+function cutTitles(boxes) {
+  const titles = cutApart(boxes.map(({ title, most }) => [title, most ?? MOST]));
+  return boxes.map((box, i) => ({ ...box, title: titles[i], ...boxSize(titles[i], box.lines) }));
 }
 
 function callBox(node, parent, classes) {
-  const lines = [clip(shortType(node.type), MOST), ...(node.spans.length ? [spansText(node.spans, MOST)] : [])];
-  const title = clip(node.kind === "var" ? node.name : operatorName(node.name), MOST);
+  const held = node.kind === "call" ? heldOf(node.fn, node.number) : [];
+  const inside = held.length ? [`▸ ${held.map(([, fn]) => fn.name.split(" ").at(-1)).join(", ")}`] : [];
+  const lines = [clip(shortType(node.type), MOST), ...(node.spans.length ? [spansText(node.spans, MOST)] : []), ...inside];
+  const title = node.kind === "var" ? node.name : operatorName(node.name);
   const kind = node.kind === "call" ? `fusion-${node.fusion}` : node.kind;
   const hint = `${node.name}\n${node.attributes || "no attributes"}\n${node.type}`;
-  return sized({ id: `n:${node.number}`, parent, title, lines, classes: `${kind} ${classes}`, hint });
+  return ({ id: `n:${node.number}`, parent, title, lines, classes: `${kind} ${classes}`, hint });
 }
 
 function clusterOf(fn, { id, parent, title }) {
@@ -86,7 +91,7 @@ function clusterBox(fn, { id, parent, title, nodes }) {
   if (!id.startsWith("g:")) {
     const kernels = new Set(nodes.map((node) => node.group).filter((group) => group >= 0));
     const lines = [plural(nodes.length, "call") + (kernels.size ? `, ${plural(kernels.size, "kernel")}` : "")];
-    return sized({ id, parent, title: clip(`${title} /`, MOST), lines, classes: "closed scope", hint: `${title}: double click opens it` });
+    return ({ id, parent, title: `${title} /`, lines, classes: "closed scope", hint: `${title}: double click opens it` });
   }
   const group = fn.groups[Number(id.slice(2))];
   const found = measuredOfGroup(group);
@@ -94,7 +99,7 @@ function clusterBox(fn, { id, parent, title, nodes }) {
   const last = nodes.at(-1);
   const lines = [clip(shortType(last.type), MOST), spansText(doc.spans[group.span], MOST) || clip(group.name, MOST)];
   if (found !== undefined) lines.push(timeOf(found.seconds, found.isReliable));
-  return sized({ id, parent, title: clip(roleOf(group.kernel) || names, MOST + 8), lines, classes: `closed group fusion-${strongest(nodes)}`, hint: title });
+  return ({ id, parent, title: roleOf(group.kernel) || names, most: MOST + 8, lines, classes: `closed group fusion-${strongest(nodes)}`, hint: title });
 }
 
 const ORDER = ["ELEMWISE", "BROADCAST", "INJECTIVE", "TUPLE", "COMM_REDUCE", "OUT_ELEMWISE_FUSABLE", "OPAQUE"];
