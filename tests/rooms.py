@@ -35,7 +35,7 @@ _LOOPS, _PASSES = "codegen/templates", "passes"
 ROOMS = {
     "cuda": room(5_845, "codegen/cuda runtime/nvidia"),
     "lab": room(5_960, "lab"),
-    "viewer": room(920, "viewer codegen/llvm/origins.py"),
+    "viewer": room(995, "viewer codegen/llvm/origins.py"),
     "cli": room(1_780, "cli __main__.py"),
     "ort": room(
         2_870,
