@@ -25,7 +25,7 @@ LAYERS = (
     ("errors", "config", "cpu_costs", "target", "doors", "shown"),
     ("ir",),
     ("frontend", "passes", "runtime"),
-    ("codegen",),
+    ("codegen", "scopes"),
     ("driver",),
     ("models",),
     ("ort",),

@@ -28,6 +28,7 @@ from minitvm.ir.arrays import shared, trim
 from minitvm.ir.budget import COST, compiling, current
 from minitvm.ir.decision import Declined, decide, decisions
 from minitvm.ir.dims import Dim, Fact, facts_of
+from minitvm.ir.evaluate import as_graph
 from minitvm.ir.expr import Call, Function, Module, Var, describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.types import symbols
@@ -78,7 +79,7 @@ def build(
     Raises :class:`TargetError`, :class:`CompilerError`, and what passes raise.
     """
     _check_arguments(module, params)
-    given = Module(module) if isinstance(module, Function) else module
+    given = as_graph(module)
     backend, params, plan = backend_for(target, num_threads), dict(params or {}), Plan.of(passes, pipeline)
     how: dict[str, Any] = {"strict": strict, "on_progress": on_progress, "trace": trace}
     return build_consuming(given, params, backend, opt_level, plan=plan, **how)

@@ -40,6 +40,16 @@ Value: TypeAlias = Any
 Change: TypeAlias = Callable[[Value], Value]
 
 
+unscoped: list[Callable[[Module], Module]] = []
+"""What makes graphs of nodes with scopes; the room that has such nodes sets it."""
+
+
+def as_graph(target: Function | Module) -> Module:
+    """The module as passes know it; a function as its ``main``."""
+    module = target if isinstance(target, Module) else Module(target)
+    return unscoped[0](module) if unscoped else module
+
+
 def evaluate(target: Function | Module, *arrays: Any, each: Change | None = None) -> Value:
     """The result of a function, or of a module's ``main``: an array or a tuple of them.
 
@@ -47,7 +57,7 @@ def evaluate(target: Function | Module, *arrays: Any, each: Change | None = None
     arrays do not fit the parameters, :class:`IRError` where an operator has no reference, its reference fails, or its
     result is not of the inferred type.
     """
-    function = target.main if isinstance(target, Module) else target
+    function = as_graph(target).main
     values = _bind(function, arrays)
     for call, value in _run(function, values):
         values[call] = each(value) if each else value

@@ -38,7 +38,7 @@ def _rest(node: Expr) -> tuple[Any, ...]:
         return () if isinstance(node.op, Function) else (node.op.name, node.op.attributes())
     if isinstance(node, Function):
         return (dict(node.attrs),)
-    return (node.index,) if isinstance(node, TupleGetItem) else ()
+    return (node.index,) if isinstance(node, TupleGetItem) else getattr(node, "rest", ())
 
 
 def unpacked(rows: Rows) -> list[Expr]:
@@ -67,4 +67,4 @@ def _node(kind: type[Expr], below: list[Any], rest: tuple[Any, ...], span: tuple
     if kind is TupleGetItem:
         return TupleGetItem(below[0], rest[0], span=span)
     make: Callable[..., Expr] = kind
-    return make(*rest, span=span)
+    return make(*below, *rest, span=span)

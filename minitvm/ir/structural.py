@@ -180,7 +180,7 @@ class _Walk:
             if node in seen:
                 yield _Fact(path, f"#{seen[node]}", node)
                 continue
-            if isinstance(node, (Call, Tuple)):
+            if not isinstance(node, (Constant, TupleGetItem, Var)):
                 seen[node] = len(seen)
             yield _Fact(path, f"={type(node).__name__}", node)
             yield from self.node(node, path)

@@ -125,13 +125,14 @@ def rebuild(expr: Expr, operands: Iterable[Expr]) -> Expr:
     new = tuple(operands)
     if new == children(expr):  # a node equals only itself
         return expr
-    if isinstance(expr, Call):
-        return expr.over(new)
     if isinstance(expr, Tuple):
         return Tuple(new, span=expr.span)
     if isinstance(expr, TupleGetItem):
         return TupleGetItem(new[0], expr.index, span=expr.span)
-    assert isinstance(expr, Function), expr
+    if not isinstance(expr, Function):  # a call, or a node of another room
+        node: Any = expr
+        made: Expr = node.over(new)
+        return made
     params = [p for p in new[:-1] if isinstance(p, Var)]
     assert len(params) == len(new) - 1, "a parameter was replaced by something other than a variable"
     return Function(params, new[-1], expr.attrs, span=expr.span)

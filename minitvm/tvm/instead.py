@@ -4,7 +4,7 @@ from __future__ import annotations
 
 _KERNELS = "kernels are compute rules, templates and schedules: docs/add-an-operator.md, docs/write-a-template.md"
 _TUNING = "`minitvm tune MODEL` measures templates; PassContext(config={'minitvm.records': [path]}) uses what it found"
-_NO_LET = "graphs share nodes and have no Let: relay.Let(var, value, body) puts the value in at once"
+_NO_CPS = "relay.transform.ToANormalForm names what is computed; continuations are not"
 _NO_COLLAGE = "relay.transform.AnnotateTarget asks compilers in the order that you give"
 _DYNAMIC = "minitvm.InferenceSession(model) compiles for the shapes that it meets"
 _OTHER_GPU = "GPUs are NVIDIA's: minitvm.cuda(0)"
@@ -49,11 +49,7 @@ INSTEAD: dict[str, str] = {
         f"relay.testing.{name}": "the networks are those of minitvm.testing: resnet, vgg, mobilenet, dcgan, lstm, ..."
         for name in ("darknet", "yolo_detection", "synthetic", "resnet_3d", "nat", "tf", "py_converter")
     },
-    **{
-        f"relay.transform.{name}": _NO_LET
-        for name in ("ToANormalForm", "ToGraphNormalForm", "ToBasicBlockNormalForm", "ToCPS", "LambdaLift")
-    },
-    "relay.transform.Inline": "a build puts what called functions compute in place of their calls",
+    **dict.fromkeys(("relay.transform.ToCPS", "relay.transform.to_cps"), _NO_CPS),
     "relay.transform.CollagePartition": _NO_COLLAGE,
     **{
         f"relay.transform.{name}": "relay.transform.gradient gives gradients, without closures and references"
@@ -65,7 +61,6 @@ INSTEAD: dict[str, str] = {
     "relay.transform.ManifestAlloc": "memory is planned in build: lib.plan",
     "relay.transform.ManifestLifetimes": "memory is planned in build: lib.plan",
     "relay.transform.recast": "relay.transform.ToMixedPrecision",
-    "relay.transform.to_cps": _NO_LET,
 }
 """By TVM's path, what there is instead; it stands for all that lies below the path, too."""
 

@@ -27,7 +27,7 @@ HELD = {
     },
     **{
         f"relay.transform.{name}": "passes.on_request"
-        for name in ("DefuseOps", "DynamicToStatic", "FastMath", "FoldExplicitPadding", "RemoveUnusedFunctions")
+        for name in ("DefuseOps", "DynamicToStatic", "FastMath", "FoldExplicitPadding")
     },
     "relay.transform.FirstOrderGradient": _GRADIENT,
     "relay.transform.gradient": _GRADIENT,

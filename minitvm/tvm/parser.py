@@ -11,20 +11,26 @@ import functools
 import importlib
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from minitvm.errors import ParseError
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var
 from minitvm.ir.op import OPS, Op
 from minitvm.ir.parser import _Parser
 from minitvm.ir.parser import parse_expr as _our_expr
 from minitvm.ir.parser import parse_module as _our_module
 from minitvm.ir.reader import _TOKEN as _OURS
 from minitvm.ir.reader import Constants, Token, tokenize
+from minitvm.ir.types import accepts
 from minitvm.runtime.param_dict import _load_array, _Reader
+from minitvm.scopes.infer import infer, infer_module
+from minitvm.scopes.names import linked, named
+from minitvm.scopes.nodes import Global, Let, applied, conditional, declared, is_graph, is_plain_module
 
 _VERSION = re.compile(r'\A\s*#\[version\s*=\s*"(\d+)\.(\d+)\.(\d+)"\]')
 _NEWEST = (0, 0, 5)
@@ -69,10 +75,72 @@ class _RelayParser(_Parser):
         self.text, self.tokens = code, tokenize(code, _TOKEN)
         self.table = {"relay.Constant": _arrays(meta), **(init_meta_table or {})}
         self.given: set[str] = set()
+        self.own: set[str] = set()
         self.beside: dict[str, Function] = {}
 
-    def function_named(self, name: str, token: Token | None = None) -> Function:
-        return self.beside[name] if name in self.beside else super().function_named(name, token)
+    def function_named(self, name: str, token: Token | None = None) -> Any:
+        """The module's function; of one that is being read, its name."""
+        if name in self.beside:
+            return self.beside[name]
+        if name in self.functions and self.functions[name] is None:
+            return Global(name)
+        with self.scoped({}):
+            return super().function_named(name, token)
+
+    @contextmanager
+    def scoped(self, scope: dict[str, Expr] | None = None) -> Iterator[None]:
+        """A scope inside of the present one, where names may be bound anew."""
+        outer = self.scope, self.own
+        self.scope, self.own = dict(self.scope) if scope is None else scope, set()
+        yield
+        self.scope, self.own = outer
+
+    def bind(self, key: str, value: Expr, token: Token) -> None:
+        if key in self.own:
+            raise self.error(f"{token.text} is bound twice", "each name is bound once in a function", token)
+        self.scope[key] = value
+        self.own.add(key)
+
+    def function(self) -> Function:
+        """A function, which may use what is bound around it."""
+        start = self.token
+        with self.scoped(), self.nested():
+            params, attrs = self.parameters()
+            result = self.type() if self.accept("->") else None
+            self.expect("{")
+            body = self.block()
+            self.expect("}")
+        if result is not None and body.checked_type is not None and not accepts(result, body.checked_type):
+            raise self.error(f"the function is declared as {result}, its body is {body.checked_type}", token=start)
+        with self.located(start):
+            made = Function(params, body, attrs)
+        if result is not None and body.checked_type is None:
+            declared[made] = result
+        return made
+
+    def function_call(self, function: Expr, token: Token) -> Any:
+        """A call of a function, or of a value that is one."""
+        args = [self.expr() for _ in self.items("(", ")")]
+        with self.located(token):
+            return applied(function, args)
+
+    def choice(self) -> Any:
+        start = self.take()
+        self.expect("(")
+        condition = self.expr()
+        self.expect(")")
+        then = self.branch()
+        self.expect("else")
+        orelse = self.branch()
+        with self.located(start):
+            return conditional(condition, then, orelse)
+
+    def branch(self) -> Expr:
+        self.expect("{")
+        with self.scoped(), self.nested():
+            found = self.block()
+        self.expect("}")
+        return found
 
     def number(self) -> tuple[int | float, str]:
         token = self.token
@@ -99,11 +167,43 @@ class _RelayParser(_Parser):
         return None if self.accept("_") else super().type()
 
     def block(self) -> Expr:
-        """Bindings and expressions, of which the last is the result."""
-        found = super().block()
-        while self.accept(";"):
-            found = super().block()
+        """Bindings and expressions, of which the last is the result; ``let`` stands around what follows it."""
+        lets: list[tuple[Expr, Expr, Token]] = []
+        while True:
+            if self.accept("let"):
+                lets.append(self.let())
+            elif self.token.kind == "name" and self.tokens[self.position + 1].text == "=":
+                key, token = self.name("%", "a variable such as %x")
+                self.expect("=")
+                self.bind(key, self.expr(), token)
+            else:
+                found = self.expr()
+                if not self.accept(";"):
+                    break
+                continue
+            self.expect(";")
+        for variable, value, token in reversed(lets):
+            with self.located(token):
+                found = Let(variable, value, found)
         return found
+
+    def let(self) -> tuple[Expr, Expr, Token]:
+        """``%x: type = value``, which may be a function that calls itself."""
+        key, token = self.name("%", "a variable such as %x")
+        name = key.removeprefix("%") if token.text[1:].isdigit() else key
+        type_ = self.type() if self.accept(":") else None
+        self.expect("=")
+        if self.at("fn"):
+            variable = Var(name, type_)
+            self.bind(key, variable, token)
+            return variable, self.expr(), token
+        value = self.expr()
+        known = value.checked_type
+        if type_ is not None and known is not None and not accepts(type_, known):
+            raise self.error(f"{token.text} is declared as {type_}, its value is {known}", token=token)
+        variable = Var(name, type_ or known)
+        self.bind(key, variable, token)
+        return variable, value, token
 
     def expr(self, least: int = 1) -> Expr:
         """Operands between infix operators, which bind as in Relay."""
@@ -210,6 +310,7 @@ def parse(
         parser = _RelayParser(source, init_meta_table)
         parser.beside = {str(name): f for name, f in init_module.functions.items()} if init_module else {}
         made = Module(parser.module()) if parser.at("def") else Module.from_expr(parser.expression({}))
+        made = made if is_plain_module(made) else linked(infer_module(named(made)))
     return made if init_module is None else Module({**init_module.functions, **made.functions})
 
 
@@ -228,7 +329,8 @@ def parse_expr(source: str, constants: Constants | None = None, variables: Any =
     if len(parser.tokens) == 2 and parser.token.text.startswith("@"):
         named: Any = importlib.import_module("minitvm.tvm.relay.forms").GlobalVar(parser.name("@", "a function")[0])
         return named
-    return parser.expression({})
+    found = parser.expression({})
+    return found if is_graph(found) else infer(found)
 
 
 fromtext = parse_module = parse

@@ -4,6 +4,8 @@ import functools
 import importlib
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 import numpy as np
@@ -13,6 +15,7 @@ from minitvm.ir.expr import Constant as Constant
 from minitvm.ir.expr import Expr as Expr
 from minitvm.ir.expr import Function as Function
 from minitvm.ir.expr import Module as Module
+from minitvm.ir.expr import Var as Var
 from minitvm.ir.op import Op as Op
 from minitvm.ir.parser import _Parser as _Parser
 from minitvm.ir.parser import parse_expr as __our_expr
@@ -24,8 +27,20 @@ _OURS = __OURS
 from minitvm.ir.reader import Constants as Constants
 from minitvm.ir.reader import Token as Token
 from minitvm.ir.reader import tokenize as tokenize
+from minitvm.ir.types import accepts as accepts
 from minitvm.runtime.param_dict import _load_array as _load_array
 from minitvm.runtime.param_dict import _Reader as _Reader
+from minitvm.scopes.infer import infer as infer
+from minitvm.scopes.infer import infer_module as infer_module
+from minitvm.scopes.names import linked as linked
+from minitvm.scopes.names import named as named
+from minitvm.scopes.nodes import Global as Global
+from minitvm.scopes.nodes import Let as Let
+from minitvm.scopes.nodes import applied as applied
+from minitvm.scopes.nodes import conditional as conditional
+from minitvm.scopes.nodes import declared as declared
+from minitvm.scopes.nodes import is_graph as is_graph
+from minitvm.scopes.nodes import is_plain_module as is_plain_module
 def parse(source: str, source_name: Any='from_string', init_module: Module | None=None, init_meta_table: Any=None) -> Module:
     """The module that a text describes: Relay's where it has a version line, else ours.
 

@@ -18,15 +18,25 @@ if TYPE_CHECKING:
     from minitvm.passes.on_request import DynamicToStatic as DynamicToStatic
     from minitvm.passes.on_request import FastMath as FastMath
     from minitvm.passes.on_request import FoldExplicitPadding as FoldExplicitPadding
-    from minitvm.passes.on_request import RemoveUnusedFunctions as RemoveUnusedFunctions
     from minitvm.passes.partition import AnnotateTarget as AnnotateTarget
     from minitvm.passes.partition import MergeCompilerRegions as MergeCompilerRegions
     from minitvm.passes.partition import MergeComposite as MergeComposite
     from minitvm.passes.partition import PartitionGraph as PartitionGraph
+    from minitvm.scopes.passes import EtaExpand as EtaExpand
+    from minitvm.scopes.passes import Inline as Inline
+    from minitvm.scopes.passes import LambdaLift as LambdaLift
+    from minitvm.scopes.passes import RemoveUnusedFunctions as RemoveUnusedFunctions
+    from minitvm.scopes.passes import ToANormalForm as ToANormalForm
+    from minitvm.scopes.passes import ToBasicBlockNormalForm as ToBasicBlockNormalForm
+    from minitvm.scopes.passes import ToGraphNormalForm as ToGraphNormalForm
 
-_FORMS = dict.fromkeys(("AlterOpLayout", "CallLibraries", "ConvertLayout", "Legalize", "ShareRows"), "registered")
-_FORMS["ToMixedPrecision"] = "mixed_precision"
-_FORMS["FakeQuantizationToInteger"] = "fake_quantization_pass"
+_FORMS = dict.fromkeys(
+    ("AlterOpLayout", "CallLibraries", "ConvertLayout", "Legalize", "ShareRows"), "tvm.relay.registered"
+)
+_FORMS["ToMixedPrecision"] = "tvm.relay.mixed_precision"
+_SCOPES = ("ToGraphNormalForm", "ToANormalForm", "ToBasicBlockNormalForm", "Inline", "LambdaLift", "EtaExpand")
+_FORMS |= dict.fromkeys((*_SCOPES, "InferType", "DeadCodeElimination", "RemoveUnusedFunctions"), "scopes.passes")
+_FORMS["FakeQuantizationToInteger"] = "tvm.relay.fake_quantization_pass"
 """Passes that are made of Relay's arguments."""
 for _name in _FORMS:
     globals().pop(_name, None)
@@ -54,7 +64,7 @@ class PrintIR(Printer, ModulePass):  # type: ignore[no-redef]  # the one of mini
 
 def __getattr__(name: str) -> Any:
     if name in _FORMS:  # which know operators, and so the importer's numpy and more
-        return getattr(importlib.import_module(f"minitvm.tvm.relay.{_FORMS[name]}"), name)
+        return getattr(importlib.import_module(f"minitvm.{_FORMS[name]}"), name)
     if name == "fake_quantization_to_integer":
         return importlib.import_module("minitvm.tvm.relay.fake_quantization")
     return lacking.attribute("relay.transform", name, "minitvm.transform")

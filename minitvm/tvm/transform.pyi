@@ -14,11 +14,17 @@ from minitvm.passes.on_request import DefuseOps as DefuseOps
 from minitvm.passes.on_request import DynamicToStatic as DynamicToStatic
 from minitvm.passes.on_request import FastMath as FastMath
 from minitvm.passes.on_request import FoldExplicitPadding as FoldExplicitPadding
-from minitvm.passes.on_request import RemoveUnusedFunctions as RemoveUnusedFunctions
 from minitvm.passes.partition import AnnotateTarget as AnnotateTarget
 from minitvm.passes.partition import MergeCompilerRegions as MergeCompilerRegions
 from minitvm.passes.partition import MergeComposite as MergeComposite
 from minitvm.passes.partition import PartitionGraph as PartitionGraph
+from minitvm.scopes.passes import EtaExpand as EtaExpand
+from minitvm.scopes.passes import Inline as Inline
+from minitvm.scopes.passes import LambdaLift as LambdaLift
+from minitvm.scopes.passes import RemoveUnusedFunctions as RemoveUnusedFunctions
+from minitvm.scopes.passes import ToANormalForm as ToANormalForm
+from minitvm.scopes.passes import ToBasicBlockNormalForm as ToBasicBlockNormalForm
+from minitvm.scopes.passes import ToGraphNormalForm as ToGraphNormalForm
 class PrintIR(Printer, ModulePass):  # type: ignore[no-redef]
     """A pass that prints the module where it stands in a ``Sequential``, as TVM's; and the instrument of that name."""
 

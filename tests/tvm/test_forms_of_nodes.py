@@ -84,7 +84,7 @@ def test_constants(made: Callable[[], Any], wanted: str) -> None:
         lambda: relay.FuncType([TYPE], TYPE, [TYPE]),
         lambda: relay.Call(relay.op.get("exp"), [3]),
         lambda: relay.TupleGetItem(X, 0),
-        lambda: relay.GlobalVar("f")(X),
+        lambda: relay.build(relay.Function([X], relay.GlobalVar("f")(X))),
         lambda: relay.Function([X], X).with_attr("a", X)["b"],
         lambda: minitvm.IRModule()["main"],
         lambda: minitvm.IRModule().update({"f": 3}),

@@ -66,7 +66,8 @@ def test_scope_builder() -> None:
         builder.get()
     with builder.else_scope():
         builder.ret(X)
-    assert structural_equal(builder.get(), relay.If(FLAG, relay.exp(X), X), map_free_vars=True)
+    named = relay.var("z", shape=(2, 3))
+    assert structural_equal(builder.get(), relay.Let(named, relay.exp(X), relay.If(FLAG, named, X)))
 
 
 def test_relays_function() -> None:

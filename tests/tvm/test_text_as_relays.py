@@ -129,8 +129,8 @@ def test_names_of_nodes_and_variables() -> None:
         ("--10", "10"),
         ("1 -1", "1 - 1"),
         ('/* a /* b */ " */ (1, 2) // the end', "(1, 2)"),
-        ("(); let %x: _ = 3; 4; %x", "3"),
-        ("let %f = fn (%x: int32) { %x * %x }; %f(3)", "(fn (%x: int32) { %x * %x })(3)"),
+        ("(); let %x: _ = 3; 4; %x", "let %y: int32 = 3; %y"),
+        ("let %f = fn (%x: int32) { %x * %x }; %f(3)", "let %g = fn (%y: int32) { %y * %y }; %g(3)"),
         ("free_var %a/b: float32; exp(%a/b)", "free_var %c: float32; exp(%c)"),
     ],
 )

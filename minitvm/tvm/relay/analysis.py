@@ -11,8 +11,12 @@ from minitvm.ir.op import Op
 from minitvm.ir.ops.control import If as Choice
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls, children, post_order
-from minitvm.ir.visitor import free_vars as unbound
 from minitvm.passes import FuseOps, InferType
+from minitvm.scopes import nodes as scopes
+from minitvm.scopes.check import check_module
+from minitvm.scopes.names import call_graph, calls_itself
+from minitvm.scopes.nodes import everything, is_plain_module
+from minitvm.scopes.normal import is_basic_blocks, names_itself
 from minitvm.tvm import lacking
 
 _PRODUCTS = ("nn.conv", "nn.dense", "nn.matmul", "nn.batch_matmul", "nn.contrib_conv")
@@ -30,19 +34,20 @@ def post_order_visit(expr: Expr | Module, fvisit: Callable[[Expr], Any] | None =
 
 def all_vars(expr: Expr | Module) -> list[Var]:
     """Every variable, bound or free, in post-order; behind them parameters that nothing uses."""
-    nodes = post_order(_root(expr))
-    return [*dict.fromkeys([*(node for node in nodes if isinstance(node, Var)), *bound_vars(expr)])]
+    return [*dict.fromkeys([*scopes.all_vars(_root(expr)), *bound_vars(expr)])]
 
 
 def bound_vars(expr: Expr | Module) -> list[Var]:
-    """The parameters of functions in ``expr``."""
-    return [param for node in post_order(_root(expr)) if isinstance(node, Function) for param in node.params]
+    """The parameters of functions, and the variables of ``let``, in ``expr``."""
+    return scopes.bound_vars(_root(expr))
 
 
 def well_formed(expr: Expr | Module) -> bool:
-    """True if :func:`minitvm.ir.verify.verify` finds nothing wrong."""
+    """True if variables are bound once and used in their scopes, and :func:`minitvm.ir.verify.verify` finds nothing
+    wrong in what has no scopes."""
     try:
-        verify(expr if isinstance(expr, Module) else Module.from_expr(expr))
+        module = expr if isinstance(expr, Module) else Module.from_expr(expr)
+        verify(module) if is_plain_module(module) else check_module(module)
     except MiniTVMError:
         return False
     return True
@@ -67,7 +72,7 @@ def _root(expr: Expr | Module) -> Expr:
 
 def free_vars(expr: Expr | Module) -> list[Var]:
     """The variables of ``expr`` (of a module's ``main``) that nothing binds, in post-order."""
-    return unbound(_root(expr))
+    return scopes.free_vars(_root(expr))
 
 
 def count_layers(expr: Expr | Module, valid_ops: Sequence[str] = ("nn.conv2d", "nn.dense")) -> int:
@@ -151,18 +156,63 @@ _FEATURES: dict[type, Feature] = {
     TupleGetItem: Feature.fTupleGetItem,
     Function: Feature.fFunction,
     Call: Feature.fCall,
+    scopes.Apply: Feature.fCall,
+    scopes.Global: Feature.fGlobalVar,
+    scopes.If: Feature.fIf,
+    scopes.Let: Feature.fLet,
 }
 
 
 def detect_feature(a: Expr | Module, b: Expr | Module | None = None) -> set[Feature]:
     """What an expression, or all functions of a module, consist of; nodes that have several users are ``fGraph``."""
     given = [one for one in (a, b) if one is not None]
-    nodes = post_order(*(f for one in given for f in (one.functions.values() if isinstance(one, Module) else [one])))
+    nodes = everything(*(f for one in given for f in (one.functions.values() if isinstance(one, Module) else [one])))
     found = {_FEATURES[type(node)] for node in nodes}
     called = [node.op for node in nodes if isinstance(node, Call)]
     found |= {Feature.fIf if isinstance(op, Choice) else Feature.fOp for op in called if isinstance(op, Op)}
-    users = Counter(child for node in nodes for child in children(node) if not isinstance(child, (Var, Constant)))
+    found |= {Feature.fLetRec for node in nodes if isinstance(node, scopes.Let) and names_itself(node)}
+    atoms = (Var, Constant, scopes.Global)
+    users = Counter(child for node in nodes for child in children(node) if not isinstance(child, atoms))
     return found | ({Feature.fGraph} if any(count > 1 for count in users.values()) else set())
+
+
+def check_basic_block_normal_form(expr: Expr) -> bool:
+    """True if nothing but variables is used by several scopes, as ``ToBasicBlockNormalForm`` leaves it."""
+    return is_basic_blocks(expr)
+
+
+class CallGraph:
+    """Who calls whom among a module's functions."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.called = call_graph(module)
+        """By name, the functions that each refers to."""
+
+    def __getitem__(self, name: str) -> list[str]:
+        found = str(getattr(name, "name_hint", name))
+        self.module[found]
+        return self.called[found]
+
+    def ref_count(self, name: str) -> int:
+        """The number of functions that refer to one."""
+        return sum(str(name) in called for called in self.called.values())
+
+    def global_call_count(self, name: str) -> int:
+        """The number of functions that one refers to."""
+        return len(self[name])
+
+    def is_recursive(self, name: str) -> bool:
+        """True if a function calls itself, directly or not."""
+        self[name]
+        return calls_itself(self.called, str(name))
+
+    def print_var(self, name: str) -> str:
+        """A function and those that it refers to, in a line."""
+        return f"@{name} -> {', '.join(f'@{one}' for one in self[name]) or 'nothing'}"
+
+    def __str__(self) -> str:
+        return "\n".join(map(self.print_var, self.called))
 
 
 def __getattr__(name: str) -> Any:

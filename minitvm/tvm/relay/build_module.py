@@ -12,12 +12,14 @@ from minitvm.driver.compile import optimize_for
 from minitvm.errors import ConfigError, InputError, IRError, listing, stage
 from minitvm.ir.expr import Expr, Function, Module
 from minitvm.ir.types import TupleType, Type
-from minitvm.ir.visitor import free_vars
-from minitvm.passes import FoldScaleAxis, InferType, bind_params
+from minitvm.passes import FoldScaleAxis, bind_params
 from minitvm.passes.manager import PASSES, PassContext
 from minitvm.runtime.devices import Device, cpu
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
+from minitvm.scopes.lower import as_graph
+from minitvm.scopes.nodes import Global, free_vars, is_plain_module
+from minitvm.scopes.passes import InferType
 from minitvm.target import Target
 from minitvm.tvm.relay.backend import Executor, Runtime, check
 from minitvm.tvm.relay.expr import bind
@@ -73,7 +75,7 @@ def optimize(
     mod: Module | Function, target: str | Target | None = None, params: Mapping[str, Any] | None = None
 ) -> tuple[Module, dict[str, np.ndarray]]:
     """The module after all passes that ``build`` would run, with ``params`` bound, so that none are left of them."""
-    given = Module(mod) if isinstance(mod, Function) else mod
+    given = as_graph(Module(mod) if isinstance(mod, Function) else mod)
     backend = driver.backend_for(_target(target), None)
     return optimize_for(backend, given, dict(params or {})), {}
 
@@ -84,8 +86,10 @@ KINDS = ("graph", "vm", "debug", "aot")
 class FunctionExecutor:
     """``create_executor("graph", mod, device, target).evaluate()``: a module as a Python function."""
 
-    def __init__(self, module: Module, device: Device, target: Target | None, params: Mapping[str, Any]) -> None:
-        self.mod, self.device, self.target, self.params = module, device, target, params
+    def __init__(
+        self, module: Module, device: Device, target: Target | None, params: Mapping[str, Any], kind: str = "graph"
+    ) -> None:
+        self.mod, self.device, self.target, self.params, self.kind = module, device, target, params, kind
 
     def evaluate(self, expr: Any = None, binds: Mapping[Any, Any] | None = None) -> Any:
         """A function of the parameters of ``main`` (of ``expr``, a function or a function's name, where given), by
@@ -94,8 +98,8 @@ class FunctionExecutor:
         Results are NDArrays, in a list for a tuple.  :class:`IRError` where variables are left open.
         """
         chosen = self.mod.main if expr is None else expr.main if isinstance(expr, Module) else expr
-        if isinstance(chosen, str):
-            chosen = self.mod[chosen]
+        if isinstance(chosen, (str, Global)):
+            chosen = self.mod[str(getattr(chosen, "name_hint", chosen))]
         if not isinstance(chosen, Expr):
             raise ConfigError(f"a {type(chosen).__name__} cannot be evaluated", hint="an expression, or nothing: main")
         chosen = bind(chosen, binds) if binds else chosen
@@ -111,7 +115,8 @@ class FunctionExecutor:
         bound = bind_params(function, {name: value for name, value in self.params.items() if name in known})
         module = InferType()(self.mod.with_function("main", bound))
         names, result = [p.name for p in module.main.params], module.main.ret_type
-        executor = GraphModule(driver.build(module, self.target)["default"](self.device))
+        knows_inputs = self.kind == "debug" and not is_plain_module(module)  # then recursion over numbers ends
+        executor = None if knows_inputs else self._executor(module)
 
         @stage("running the model")
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -120,10 +125,18 @@ class FunctionExecutor:
             by_position = dict(zip(names, args, strict=False))
             for name in by_position.keys() & kwargs:
                 raise InputError(f"input {name!r} is given twice, by position and by name")
-            executor.run({**by_position, **kwargs})
-            return nested(result, iter(executor.get_output(i) for i in range(executor.get_num_outputs())))
+            inputs = {**by_position, **kwargs}
+            running = executor
+            if running is None:
+                main = bind_params(module.main, {name: np.asarray(value) for name, value in inputs.items()})
+                running, inputs = self._executor(module.with_function("main", main)), {}
+            running.run(inputs)
+            return nested(result, iter(running.get_output(i) for i in range(running.get_num_outputs())))
 
         return call
+
+    def _executor(self, module: Module) -> GraphModule:
+        return GraphModule(driver.build(module, self.target)["default"](self.device))
 
 
 def nested(type_: Type, outputs: Iterator[Any]) -> Any:
@@ -150,7 +163,7 @@ def create_executor(
     [where, *_] = device if isinstance(device, (list, tuple)) and device else [device or cpu()]
     [what, *_] = target if isinstance(target, (list, tuple)) and target else [target]
     module = Module() if mod is None else Module(mod) if isinstance(mod, Function) else mod
-    return FunctionExecutor(module, where, _target(what), dict(params or {}))
+    return FunctionExecutor(module, where, _target(what), dict(params or {}), kind)
 
 
 class GraphExecutor:

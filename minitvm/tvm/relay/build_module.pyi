@@ -14,9 +14,7 @@ from minitvm.ir.expr import Function as Function
 from minitvm.ir.expr import Module as Module
 from minitvm.ir.types import TupleType as TupleType
 from minitvm.ir.types import Type as Type
-from minitvm.ir.visitor import free_vars as free_vars
 from minitvm.passes import FoldScaleAxis as FoldScaleAxis
-from minitvm.passes import InferType as InferType
 from minitvm.passes import bind_params as bind_params
 from minitvm.passes.manager import PASSES as PASSES
 from minitvm.passes.manager import PassContext as PassContext
@@ -24,6 +22,11 @@ from minitvm.runtime.devices import Device as Device
 from minitvm.runtime.devices import cpu as cpu
 from minitvm.runtime.executor import GraphModule as GraphModule
 from minitvm.runtime.library import Library as Library
+from minitvm.scopes.lower import as_graph as as_graph
+from minitvm.scopes.nodes import Global as Global
+from minitvm.scopes.nodes import free_vars as free_vars
+from minitvm.scopes.nodes import is_plain_module as is_plain_module
+from minitvm.scopes.passes import InferType as InferType
 from minitvm.target import Target as Target
 from minitvm.tvm.relay.backend import Executor as Executor
 from minitvm.tvm.relay.backend import Runtime as Runtime
@@ -45,7 +48,7 @@ def optimize(mod: Module | Function, target: str | Target | None=None, params: M
 class FunctionExecutor:
     """``create_executor("graph", mod, device, target).evaluate()``: a module as a Python function."""
 
-    def __init__(self, module: Module, device: Device, target: Target | None, params: Mapping[str, Any]) -> None:
+    def __init__(self, module: Module, device: Device, target: Target | None, params: Mapping[str, Any], kind: str='graph') -> None:
         ...
 
     def evaluate(self, expr: Any=None, binds: Mapping[Any, Any] | None=None) -> Any:
@@ -57,6 +60,9 @@ class FunctionExecutor:
         ...
 
     def _callable(self, function: Function) -> Callable[..., Any]:
+        ...
+
+    def _executor(self, module: Module) -> GraphModule:
         ...
 def nested(type_: Type, outputs: Iterator[Any]) -> Any:
     """The next outputs in lists as the type has tuples."""

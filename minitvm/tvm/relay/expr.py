@@ -12,9 +12,11 @@ from minitvm.errors import IRError, TypeInferenceError
 from minitvm.ir import expr as nodes
 from minitvm.ir.dims import Dim, anonymous
 from minitvm.ir.expr import Expr
-from minitvm.ir.parser import choice
 from minitvm.ir.types import TensorType, Type, accepts
 from minitvm.ir.visitor import substitute
+from minitvm.scopes import nodes as scopes
+from minitvm.scopes.nodes import Let, conditional, declared
+from minitvm.scopes.normal import is_choice
 from minitvm.tvm.relay.forms import (
     Call,
     Constant,
@@ -61,22 +63,29 @@ class Function(nodes.Function, metaclass=Form):
         made, ret_type = nodes.Function(params, body, attributes(attrs or {}), span), type_of(ret_type)
         if ret_type is not None and body.checked_type is not None and not accepts(ret_type, body.checked_type):
             raise TypeInferenceError(f"the function is declared as {ret_type}, its body is {body.checked_type}")
+        if ret_type is not None and body.checked_type is None:
+            declared[made] = ret_type
         return made
 
 
-class If:
-    """``If(condition, a, b)``: a call of ``control.if``, whose branches are functions of what they use."""
+class _Choices(Form):
+    """What is compiled as a choice is one, too."""
 
-    def __new__(cls, cond: Expr, true_branch: Expr, false_branch: Expr) -> typing.Any:
-        return choice(cond, true_branch, false_branch)
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, scopes.If) or (isinstance(value, nodes.Call) and is_choice(value))
 
 
-class Let:
-    """``Let(variable, value, body)``: the body with the value for the variable.  Graphs share nodes, so nothing is
-    computed twice; and there is no node of that kind for passes to know."""
+class _If(scopes.If, metaclass=_Choices):
+    """Makes a choice, ``If(condition, a, b)``: of graphs a call of ``control.if``, whose branches are functions."""
 
-    def __new__(cls, variable: Var, value: Expr, body: Expr) -> typing.Any:
-        return bind(body, {variable: value})
+    def __new__(cls, cond: Expr, true_branch: Expr, false_branch: Expr, span: typing.Any = None) -> typing.Any:
+        return conditional(cond, true_branch, false_branch)
+
+
+if typing.TYPE_CHECKING:
+    If = scopes.If
+else:
+    If = _If
 
 
 def bind(expr: Expr, binds: Mapping[Var, typing.Any]) -> Expr:
@@ -92,17 +101,26 @@ def bind(expr: Expr, binds: Mapping[Var, typing.Any]) -> Expr:
 
 
 class ScopeBuilder:
-    """Relay's: ``let`` names a value, ``if_scope`` and ``else_scope`` hold branches, ``ret`` says what comes out.
-
-    A value has a name already, the Python variable's; so ``let`` gives it back as it is.
-    """
+    """Relay's: ``let`` names a value, ``if_scope`` and ``else_scope`` hold branches, ``ret`` says what comes out."""
 
     def __init__(self) -> None:
         self._results: list[Expr | None] = [None]
+        self._bound: list[list[tuple[Var, Expr]]] = [[]]
         self._open: list[tuple[Expr, Expr | None]] = []
 
     def let(self, variable: Var | str | tuple[str, Type], value: typing.Any) -> Expr:
-        return value if isinstance(value, Expr) else const(value)
+        """The variable, which stands for the value in what the scope gives."""
+        given = value if isinstance(value, Expr) else const(value)
+        if not isinstance(variable, nodes.Var):
+            name, type_ = (variable, given.checked_type) if isinstance(variable, str) else variable
+            variable = nodes.Var(name, type_of(type_))
+        self._bound[-1].append((variable, given))
+        return variable
+
+    def type_of(self, expr: typing.Any) -> Type | None:
+        """The type of an expression, as far as it is known."""
+        found: Type | None = expr.checked_type
+        return found
 
     def ret(self, value: Expr) -> None:
         """What the innermost scope gives."""
@@ -131,12 +149,18 @@ class ScopeBuilder:
     @contextmanager
     def _scope(self) -> Iterator[Callable[[], Expr | None]]:
         self._results.append(None)
+        self._bound.append([])
         found: list[Expr | None] = []
         yield lambda: found[0]
-        found.append(self._results.pop())
+        found.append(self._closed(self._results.pop(), self._bound.pop()))
+
+    def _closed(self, result: Expr | None, bound: list[tuple[Var, Expr]]) -> Expr | None:
+        for variable, value in reversed(bound) if result is not None else ():
+            result = Let(variable, value, typing.cast("Expr", result))
+        return result
 
     def get(self) -> Expr:
         """The result of all."""
         if self._results[0] is None or self._open:
             raise IRError("the scope has no result", hint="ret(value), or an else_scope behind the if_scope")
-        return self._results[0]
+        return typing.cast("Expr", self._closed(self._results[0], self._bound[0]))

@@ -10,11 +10,16 @@ nodes = _nodes
 from minitvm.ir.dims import Dim as Dim
 from minitvm.ir.dims import anonymous as anonymous
 from minitvm.ir.expr import Expr as Expr
-from minitvm.ir.parser import choice as choice
 from minitvm.ir.types import TensorType as TensorType
 from minitvm.ir.types import Type as Type
 from minitvm.ir.types import accepts as accepts
 from minitvm.ir.visitor import substitute as substitute
+from minitvm.scopes import nodes as _scopes
+scopes = _scopes
+from minitvm.scopes.nodes import Let as Let
+from minitvm.scopes.nodes import conditional as conditional
+from minitvm.scopes.nodes import declared as declared
+from minitvm.scopes.normal import is_choice as is_choice
 from minitvm.tvm.relay.forms import Call as Call
 from minitvm.tvm.relay.forms import Constant as Constant
 from minitvm.tvm.relay.forms import Form as Form
@@ -36,30 +41,22 @@ def scalar_type(dtype: str) -> TensorType:
     """The type of a single number."""
     ...
 from minitvm.ir.expr import Function as Function
-class If(Expr):
-    """``If(condition, a, b)``: a call of ``control.if``, whose branches are functions of what they use."""
-
-    def __init__(self, cond: Expr, true_branch: Expr, false_branch: Expr) -> None:
-        ...
-class Let(Expr):
-    """``Let(variable, value, body)``: the body with the value for the variable.  Graphs share nodes, so nothing is
-    computed twice; and there is no node of that kind for passes to know."""
-
-    def __init__(self, variable: Var, value: Expr, body: Expr) -> None:
-        ...
+If = scopes.If
 def bind(expr: Expr, binds: Mapping[Var, typing.Any]) -> Expr:
     """``expr`` with expressions for some of its variables; of a function, without these parameters."""
     ...
 class ScopeBuilder:
-    """Relay's: ``let`` names a value, ``if_scope`` and ``else_scope`` hold branches, ``ret`` says what comes out.
-
-    A value has a name already, the Python variable's; so ``let`` gives it back as it is.
-    """
+    """Relay's: ``let`` names a value, ``if_scope`` and ``else_scope`` hold branches, ``ret`` says what comes out."""
 
     def __init__(self) -> None:
         ...
 
     def let(self, variable: Var | str | tuple[str, Type], value: typing.Any) -> Expr:
+        """The variable, which stands for the value in what the scope gives."""
+        ...
+
+    def type_of(self, expr: typing.Any) -> Type | None:
+        """The type of an expression, as far as it is known."""
         ...
 
     def ret(self, value: Expr) -> None:
@@ -76,6 +73,9 @@ class ScopeBuilder:
 
     @contextmanager
     def _scope(self) -> Iterator[Callable[[], Expr | None]]:
+        ...
+
+    def _closed(self, result: Expr | None, bound: list[tuple[Var, Expr]]) -> Expr | None:
         ...
 
     def get(self) -> Expr:

@@ -7,6 +7,9 @@ from typing import Any
 from minitvm.errors import IRError
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
 from minitvm.ir.visitor import rebuild
+from minitvm.scopes.names import keep_declared
+from minitvm.scopes.nodes import Apply, Global, If, Let, applied
+from minitvm.scopes.normal import is_choice, opened
 
 _METHODS = {
     Var: "visit_var",
@@ -15,6 +18,10 @@ _METHODS = {
     Tuple: "visit_tuple",
     TupleGetItem: "visit_tuple_getitem",
     Function: "visit_function",
+    Let: "visit_let",
+    If: "visit_if",
+    Apply: "visit_call",
+    Global: "visit_global_var",
 }
 
 
@@ -27,7 +34,8 @@ class ExprFunctor:
     def visit(self, expr: Expr) -> Any:
         memo = self.__dict__.setdefault("memo_map", {})
         if expr not in memo:
-            memo[expr] = getattr(self, _METHODS[type(expr)])(expr)
+            asks = isinstance(expr, Call) and is_choice(expr) and "visit_if" in _own_names(type(self))
+            memo[expr] = self.visit_if(opened(expr)) if asks else getattr(self, _METHODS[type(expr)])(expr)
         return memo[expr]
 
     def visit_op(self, op: Any) -> Any:
@@ -38,13 +46,19 @@ class ExprFunctor:
         raise IRError(f"{type(self).__name__} has no {_METHODS[type(expr)]}", hint="define it, or use ExprVisitor")
 
     visit_var = visit_constant = visit_call = visit_tuple = visit_tuple_getitem = visit_function = _undefined
+    visit_let = visit_if = visit_global_var = _undefined
+
+
+def _own_names(kind: type) -> set[str]:
+    """What a class and those above it define, minitvm's left out."""
+    return {name for one in kind.__mro__ if not one.__module__.startswith("minitvm.") for name in vars(one)}
 
 
 class ExprVisitor(ExprFunctor):
     """Visits all nodes below one; override what you want to look at, and call ``super()`` to go on."""
 
-    def visit_call(self, call: Call) -> Any:
-        self.visit(call.op) if isinstance(call.op, Function) else self.visit_op(call.op)
+    def visit_call(self, call: Any) -> Any:
+        self.visit(call.op) if isinstance(call.op, Expr) else self.visit_op(call.op)
         for arg in call.args:
             self.visit(arg)
 
@@ -60,17 +74,31 @@ class ExprVisitor(ExprFunctor):
             self.visit(param)
         self.visit(function.body)
 
+    def visit_let(self, let: Let) -> Any:
+        for part in let.parts:
+            self.visit(part)
+
+    def visit_if(self, choice: If) -> Any:
+        for part in choice.parts:
+            self.visit(part)
+
     def visit_var(self, var: Var) -> Any: ...
 
     def visit_constant(self, constant: Constant) -> Any: ...
+
+    def visit_global_var(self, name: Global) -> Any: ...
 
 
 class ExprMutator(ExprFunctor):
     """Rebuilds what is below a node; override what shall become something else.  What has not changed stays."""
 
-    def visit_call(self, call: Call) -> Any:
-        op = self.visit(call.op) if isinstance(call.op, Function) else self.visit_op(call.op)
+    def visit_call(self, call: Any) -> Any:
+        op = self.visit(call.op) if isinstance(call.op, Expr) else self.visit_op(call.op)
         args = [self.visit(arg) for arg in call.args]
+        if isinstance(call, Apply):
+            return rebuild(call, (op, *args))
+        if isinstance(op, Expr):
+            return rebuild(call, args) if op is call.op else applied(op, args, call.span)
         return rebuild(call, args) if op is call.op else Call(op, args, span=call.span)
 
     def visit_tuple(self, tup: Tuple) -> Any:
@@ -80,7 +108,18 @@ class ExprMutator(ExprFunctor):
         return rebuild(item, [self.visit(item.tuple)])
 
     def visit_function(self, function: Function) -> Any:
-        return rebuild(function, [*map(self.visit, function.params), self.visit(function.body)])
+        made = rebuild(function, [*map(self.visit, function.params), self.visit(function.body)])
+        keep_declared(function, made)
+        return made
+
+    def visit_let(self, let: Let) -> Any:
+        return rebuild(let, [self.visit(part) for part in let.parts])
+
+    def visit_if(self, choice: If) -> Any:
+        return rebuild(choice, [self.visit(part) for part in choice.parts])
+
+    def visit_global_var(self, name: Global) -> Any:
+        return name
 
     def visit_var(self, var: Var) -> Any:
         return var

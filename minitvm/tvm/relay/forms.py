@@ -7,6 +7,7 @@ instance of ``relay.Var``.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minitvm.errors import IRError, TypeInferenceError
-from minitvm.ir import builder, types
+from minitvm.ir import builder, node, types
 from minitvm.ir import expr as nodes
 from minitvm.ir.dims import SymbolicDim
 from minitvm.ir.op import OPS, Op
-from minitvm.ir.visitor import free_vars
 from minitvm.runtime.ndarray import NDArray
+from minitvm.scopes.nodes import Apply, Global, applied, free_vars, is_graph, is_plain_module
+from minitvm.scopes.normal import is_choice, opened
 from minitvm.tvm.error import NotOfferedError
 
 
@@ -173,14 +175,24 @@ class _TupleGetItem(nodes.TupleGetItem, metaclass=Form):
         return nodes.TupleGetItem(value, number(index), _span(span))
 
 
-class _Call(nodes.Call, metaclass=Form):
-    """Makes a call, ``Call(op, args, attrs=None)``: of an operator (by name with its attributes), of a function, or of
-    the name of one that a module has."""
+class CallForm(Form):
+    """Calls of values that are functions are calls, too."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, (nodes.Call, Apply))
+
+
+class _Call(nodes.Call, metaclass=CallForm):
+    """Makes a call, ``Call(op, args, attrs=None)``: of an operator (by name with its attributes), of a function, of
+    the name of one, or of a value that is a function."""
 
     def __new__(
         cls, op: Any, args: Sequence[nodes.Expr], attrs: Any = None, type_args: Any = None, span: Any = None
     ) -> Any:
-        return nodes.Call(_callee(op, attrs), _operands(args), _span(span))
+        called = _callee(op, attrs)
+        if isinstance(called, nodes.Expr) and isinstance(called.checked_type, (types.FuncType, type(None))):
+            return applied(called, _operands(args), _span(span))
+        return nodes.Call(called, _operands(args), _span(span))
 
 
 def _callee(op: Any, attrs: Any) -> Any:
@@ -198,22 +210,24 @@ def _operands(args: Sequence[Any]) -> list[nodes.Expr]:
     return list(args)
 
 
-class GlobalVar(nodes.GlobalVar):
-    """The name of a function of a module, which can be called once a module has it: ``mod[name] = function``."""
+class _GlobalVars(type):
+    """A name that stands in an expression is one, too."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return type.__instancecheck__(cls, value) or isinstance(value, Global)
+
+
+class GlobalVar(nodes.GlobalVar, metaclass=_GlobalVars):
+    """The name of a function of a module, which can be called, also by that function itself."""
 
     function: nodes.Function | None = None
 
-    def called(self) -> nodes.Function:
-        """The function; :class:`IRError` where no module has one by this name."""
-        if self.function is None:
-            hint = (
-                f"mod[{str(self)!r}] = function says what it is, before it is called; functions do not call themselves"
-            )
-            raise IRError(f"a GlobalVar cannot be called that no module knows: @{self}", hint=hint)
-        return self.function
+    def called(self) -> nodes.Expr:
+        """The function; its name where no module has one by it yet."""
+        return Global(self) if self.function is None else self.function
 
-    def __call__(self, *args: nodes.Expr) -> nodes.Call:
-        return nodes.Call(self.called(), _operands(args))
+    def __call__(self, *args: nodes.Expr) -> nodes.Expr:
+        return applied(self.called(), _operands(args))
 
 
 if TYPE_CHECKING:  # for which they are our classes
@@ -311,6 +325,40 @@ def astype(expr: nodes.Expr, dtype: str) -> nodes.Expr:
     return builder.call_op("cast", expr, dtype=str(dtype))
 
 
+def text_of(module: nodes.Module, show_meta_data: bool = True) -> str:
+    """A module's text; Relay's where it has scopes."""
+    return _module_text(module, show_meta_data) if is_plain_module(module) else _relay_text(module, show_meta_data)
+
+
+_module_text = nodes.Module.astext
+_expr_text = node.printer
+
+
+def _relay_text(of: Any, show_meta_data: bool) -> str:
+    found: str = importlib.import_module("minitvm.tvm.relay.text").astext(of, show_meta_data)
+    return found
+
+
+def _text_of_expr(expr: nodes.Expr, show_meta_data: bool) -> str:
+    return _expr_text(expr, show_meta_data) if is_graph(expr) else _relay_text(expr, show_meta_data)
+
+
+node.printer = _text_of_expr
+
+
+def _part_of_choice(index: int) -> property:
+    """The condition or a branch of what chooses; ``AttributeError`` of any other call."""
+
+    def part(call: nodes.Call) -> nodes.Expr:
+        if not is_choice(call):
+            raise AttributeError("only a choice has a condition and branches")
+        choice: Any = opened(call)
+        found: nodes.Expr = choice.parts[index]
+        return found
+
+    return property(part)
+
+
 def fields_of(expr: nodes.Expr) -> Iterator[nodes.Expr]:
     """The fields of a tuple; of a call without a type yet, as many results as its operator has."""
     count = getattr(expr.op, "outputs", 0) if isinstance(expr, nodes.Call) and expr.checked_type is None else 0
@@ -343,6 +391,7 @@ _FORMS: dict[type, dict[str, Any]] = {
         "astuple": lambda node: node,
         "astype": astype,
         "same_as": same_as,
+        "__call__": lambda function, *args: applied(function, _operands(args)),
         "__lt__": _compared("less"),
         "__gt__": _compared("greater"),
         "__le__": _compared("less_equal"),
@@ -351,9 +400,15 @@ _FORMS: dict[type, dict[str, Any]] = {
     nodes.Var: {"type_annotation": property(lambda node: node.checked_type)},
     nodes.Constant: {"data": property(lambda node: NDArray(node.value))},
     nodes.TupleGetItem: {"tuple_value": property(lambda node: node.tuple)},
-    nodes.Call: {"type_args": property(lambda node: [a.checked_type for a in node.args])},
+    nodes.Call: {
+        "type_args": property(lambda node: [a.checked_type for a in node.args]),
+        "cond": _part_of_choice(0),
+        "true_branch": _part_of_choice(1),
+        "false_branch": _part_of_choice(2),
+    },
     nodes.Function: {"with_attr": with_attr, "with_attrs": with_attr, "without_attr": without_attr},
     nodes.Module: {
+        "astext": text_of,
         "update": update,
         "update_func": overwrite,
         "_add": lambda module, name, function, update=False: overwrite(module, name, function),

@@ -15,18 +15,23 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from minitvm.ir.attributes import format_attribute, quote
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
+from minitvm.ir.loop import dependency_order
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import If
 from minitvm.ir.text import _Printer, _Scope, format_name
 from minitvm.ir.types import FuncType, TensorType, TupleType, Type
-from minitvm.ir.visitor import children, free_vars, held_functions, post_order, substitute
+from minitvm.ir.visitor import children, held_functions, substitute
 from minitvm.runtime.param_dict import _save_array
+from minitvm.scopes import nodes as scopes
+from minitvm.scopes.nodes import Apply, Binding, Global, Let, free_vars
 from minitvm.tvm.relay import forms
 from minitvm.tvm.relay.operators import signatures
 
@@ -154,19 +159,39 @@ class _RelayText(_Printer):
         return f"({', '.join([*params, *attrs])}){result} {{\n" + "\n".join(lines) + f"\n{scope.indent[:-2]}}}"
 
     def block(self, body: Expr, scope: _Scope) -> list[str]:
-        """The lines of a body: a binding per node that is no name or constant, then the result."""
-        lines = []
-        for node in post_order(body, operands=lambda n: () if scope.label(n) else _operands(n)):
-            if node is body or isinstance(node, (Var, Constant)) or node in self.globals or scope.label(node):
+        """The lines of a body: a binding per node that is no name or constant, and per ``let``, then the result."""
+        lines: list[str] = []
+        order = _order(body, scope)
+        last = body
+        while isinstance(last, Let):
+            last = last.body
+        written = _written_once(order, last)
+        for node in order:
+            if isinstance(node, Binding):
+                lines.append(self.binding(node.let, scope))
+            elif isinstance(node, Let):
+                scope.labels[node] = self.name(node.body, scope) if node.body is not last else ""
+            elif node is last or node in written or isinstance(node, (Var, Constant, Global)) or node in self.globals:
                 continue
-            text = self.node_text(node, scope)
-            lines.append(f"{scope.indent}{scope.bind_number(node)} = {text}{self.comment(node)};")
-        if scope.label(body):
-            return [*lines, f"{scope.indent}{self.name(body, scope)}"]
-        return [*lines, f"{scope.indent}{self.node_text(body, scope)}{self.comment(body)}"]
+            elif not scope.label(node):
+                text = self.node_text(node, scope)
+                lines.append(f"{scope.indent}{scope.bind_number(node)} = {text}{self.comment(node)};")
+        if scope.label(last):
+            return [*lines, f"{scope.indent}{self.name(last, scope)}"]
+        return [*lines, f"{scope.indent}{self.node_text(last, scope)}{self.comment(last)}"]
+
+    def binding(self, let: Let, scope: _Scope) -> str:
+        """``let %x: type = value;``"""
+        label, type_ = scope.bind_var(let.var), let.var.checked_type
+        shown = f": {type_text(type_)}" if type_ is not None else ""
+        value = self.name(let.value, scope) if self.is_known(let.value, scope) else self.node_text(let.value, scope)
+        return f"{scope.indent}let {label}{shown} = {value}{self.comment(let.value)};"
+
+    def is_known(self, node: Expr, scope: _Scope) -> bool:
+        return isinstance(node, (Var, Constant, Global)) or node in self.globals or bool(scope.label(node))
 
     def comment(self, node: Expr) -> str:
-        shown = self.show_types and node.checked_type is not None and not isinstance(node, (Var, Constant))
+        shown = self.show_types and node.checked_type is not None and not isinstance(node, (Var, Constant, Global))
         parts = [f"ty={type_text(node.checked_type)}"] if shown else []
         parts += [f"span={name.replace('*/', '* /')}:0:0" for name in node.span[:1]]
         return f" /* {' '.join(parts)} */" if parts and not isinstance(node, (Var, Constant)) else ""
@@ -176,6 +201,11 @@ class _RelayText(_Printer):
             return f"{self.name(node.tuple, scope)}.{node.index}"
         if isinstance(node, Function) and node not in self.globals:
             return f"fn {self.signature_and_body(node, _Shared(scope.indent + '  ', scope))}"
+        if isinstance(node, Apply):
+            args = ", ".join(self.name(arg, scope) for arg in node.args)
+            return f"{self.name(node.op, scope)}({args})"
+        if isinstance(node, scopes.If):
+            return self.branches_text(self.name(node.cond, scope), node.parts[1:], scope)
         return super().node_text(node, scope)
 
     def call_text(self, call: Call, scope: _Scope) -> str:
@@ -191,17 +221,23 @@ class _RelayText(_Printer):
     def choice_text(self, call: Call, op: If, scope: _Scope) -> str:
         """``if (...) { ... } else { ... }``, each branch over what it captures."""
         condition, *captured = call.args
-        texts = []
-        for branch in (op.then_branch, op.else_branch):
-            inner = _Shared(scope.indent + "  ", scope)
-            body = substitute(branch.body, dict(zip(branch.params, captured, strict=True)))
-            texts.append("\n".join(self.block(body, inner)))
+        bodies = [
+            substitute(branch.body, dict(zip(branch.params, captured, strict=True)))
+            for branch in (op.then_branch, op.else_branch)
+        ]
+        return self.branches_text(self.name(condition, scope), bodies, scope)
+
+    def branches_text(self, condition: str, branches: Sequence[Expr], scope: _Scope) -> str:
+        inner = [_Shared(scope.indent + "  ", scope) for _ in branches]
+        then, orelse = ("\n".join(self.block(*pair)) for pair in zip(branches, inner, strict=True))
         end = scope.indent
-        return f"if ({self.name(condition, scope)}) {{\n{texts[0]}\n{end}}} else {{\n{texts[1]}\n{end}}}"
+        return f"if ({condition}) {{\n{then}\n{end}}} else {{\n{orelse}\n{end}}}"
 
     def name(self, node: Expr, scope: _Scope) -> str:
-        if isinstance(node, TupleGetItem) and (label := scope.label(node)):
+        if isinstance(node, (TupleGetItem, Let)) and (label := scope.label(node)):
             return label
+        if isinstance(node, Global):
+            return f"@{format_name(node.name_hint)}"
         return super().name(node, scope)
 
     def constant_text(self, constant: Constant) -> str:
@@ -231,7 +267,33 @@ def _operands(node: Expr) -> tuple[Expr, ...]:
     if isinstance(node, Call):
         own = () if isinstance(node.op, If) else tuple(held_functions(node).values())
         return (*node.args, *own)
+    if isinstance(node, scopes.If):
+        return (node.cond,)
     return () if isinstance(node, Function) else children(node)
+
+
+def _order(body: Expr, scope: _Scope) -> list[Any]:
+    """What is written for a body, in order; a :class:`Binding` behind the value of a ``let``."""
+    bindings: dict[Let, Binding] = {}
+
+    def below(node: Any) -> tuple[Any, ...]:
+        if isinstance(node, Binding):
+            return (node.let.value,)
+        if scope.label(node):
+            return ()
+        if isinstance(node, Let):
+            return bindings.setdefault(node, Binding(node)), node.body
+        return _operands(node)
+
+    return dependency_order((body,), below)
+
+
+def _written_once(order: list[Any], last: Expr) -> set[Expr]:
+    """Values of ``let`` that nothing else in the body uses: they have no other name."""
+    values = Counter(node.let.value for node in order if isinstance(node, Binding))
+    others = (child for node in order if not isinstance(node, (Binding, Let)) for child in _operands(node))
+    used = {*others, *(node.body for node in order if isinstance(node, Let)), last}
+    return {value for value, count in values.items() if count == 1 and value not in used}
 
 
 def install() -> None:

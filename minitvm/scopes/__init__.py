@@ -1,0 +1,1 @@
+"""Relay's scopes: ``Let``, functions as values, recursion; their normal forms, and graphs made of them for a build."""
