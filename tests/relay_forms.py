@@ -23,6 +23,10 @@ KINDS = {
     ],
     "dataflow patterns": ["tvm/test_dataflow_pattern.py"],
     "texts with a version line": ["tvm/test_texts_of_relay.py", "tvm/test_text_as_relays.py"],
+    "normal forms, dead code, inlining, lifting, recursion": [
+        "scopes/test_normal_forms.py",
+        "scopes/test_recursion.py",
+    ],
     "FakeQuantizationToInteger": ["tvm/test_fake_quantization_of_relay.py"],
     "variables, types, constants, functions, modules, executors": ["tvm/test_forms_of_nodes.py"],
     "operators: forms and numbers": ["tvm/test_operators_of_relay.py", "tvm/test_rare_operators_of_relay.py"],

@@ -28,8 +28,7 @@ from minitvm.ir.arrays import shared, trim
 from minitvm.ir.budget import COST, compiling, current
 from minitvm.ir.decision import Declined, decide, decisions
 from minitvm.ir.dims import Dim, Fact, facts_of
-from minitvm.ir.evaluate import as_graph
-from minitvm.ir.expr import Call, Function, Module, Var, describe_call
+from minitvm.ir.expr import Call, Function, Module, Var, as_graph, describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.types import symbols
 from minitvm.ir.visitor import calls, held_functions

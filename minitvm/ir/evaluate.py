@@ -15,7 +15,7 @@ from minitvm.errors import InputError, IRError, MiniTVMError, blame
 from minitvm.ir.arrays import lasting, let_go, remembered
 from minitvm.ir.budget import COST, NAME, TooCostly, current, meter, metered
 from minitvm.ir.decision import Declined
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var, describe_call
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var, as_graph, describe_call
 from minitvm.ir.op import Op
 from minitvm.ir.structural import node_key
 from minitvm.ir.types import (
@@ -38,16 +38,6 @@ from minitvm.ir.visitor import post_order
 Value: TypeAlias = Any
 """An array, a list of them (a sequence), ``None`` (an optional without a value), or a tuple of values."""
 Change: TypeAlias = Callable[[Value], Value]
-
-
-unscoped: list[Callable[[Module], Module]] = []
-"""What makes graphs of nodes with scopes; the room that has such nodes sets it."""
-
-
-def as_graph(target: Function | Module) -> Module:
-    """The module as passes know it; a function as its ``main``."""
-    module = target if isinstance(target, Module) else Module(target)
-    return unscoped[0](module) if unscoped else module
 
 
 def evaluate(target: Function | Module, *arrays: Any, each: Change | None = None) -> Value:

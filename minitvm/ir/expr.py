@@ -5,7 +5,7 @@ The nodes are defined in ``minitvm.ir.node``; here they learn to print themselve
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -155,3 +155,13 @@ class Module(Shown):
 def _module(names: list[str], rows: Any) -> Module:
     functions: Any = unpacked(rows)
     return Module(dict(zip(names, functions, strict=True)))
+
+
+unscoped: list[Callable[[Module], Module]] = []
+"""What makes graphs of nodes with scopes; the room that has such nodes sets it."""
+
+
+def as_graph(target: Function | Module) -> Module:
+    """The module as passes know it; a function as its ``main``."""
+    module = target if isinstance(target, Module) else Module(target)
+    return unscoped[0](module) if unscoped else module

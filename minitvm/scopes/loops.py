@@ -24,7 +24,7 @@ from minitvm.ir.visitor import children, post_order, substitute
 
 @dataclass(frozen=True)
 class Leaf:
-    """The result."""
+    """The result of the function."""
 
     value: Expr
 

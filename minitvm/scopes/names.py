@@ -83,7 +83,7 @@ def _each(module: Module, change: Callable[[Function], Function]) -> Module:
 
 
 def call_graph(module: Module) -> dict[str, list[str]]:
-    """By name, the functions of the module that each refers to, in order of their first mention."""
+    """The functions of the module that each refers to, by name, in order of their first mention."""
     names = {function: str(name) for name, function in module.functions.items()}
     graph: dict[str, list[str]] = {}
     for name, function in module.functions.items():

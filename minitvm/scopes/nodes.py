@@ -14,8 +14,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from minitvm.errors import IRError, TypeInferenceError
-from minitvm.ir.evaluate import unscoped
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var
+from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Var, unscoped
 from minitvm.ir.loop import dependency_order
 from minitvm.ir.node import checked_types
 from minitvm.ir.parser import choice
@@ -41,6 +40,8 @@ class Scoped(Expr):
             )
         object.__setattr__(self, "parts", tuple(parts))
         self._init(type_, span)
+        if not unscoped:
+            _install()
 
     def over(self, parts: tuple[Expr, ...]) -> Expr:
         """The same node of other parts."""
@@ -324,4 +325,7 @@ def _as_graph(module: Module) -> Module:
     return module if is_plain_module(module) else importlib.import_module("minitvm.scopes.lower").as_graph(module)
 
 
-unscoped[:] = [_as_graph]
+def _install() -> None:
+    """Tells builds, the evaluator and comparisons of nodes with scopes, once there is one."""
+    unscoped.append(_as_graph)
+    importlib.import_module("minitvm.scopes.equal")

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import minitvm.scopes.equal  # noqa: F401  (comparisons know scopes)
 from minitvm.errors import PassError, did_you_mean
 from minitvm.ir.expr import Expr, Function, Module
 from minitvm.ir.visitor import as_function, rebuild

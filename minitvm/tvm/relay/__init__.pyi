@@ -74,4 +74,5 @@ from minitvm.tvm.relay import forms as forms
 from minitvm.tvm.relay import frontend as frontend
 from minitvm.tvm.relay import mixed_precision as mixed_precision
 from minitvm.tvm.relay import registered as registered
+from minitvm.tvm.relay import scoped as scoped
 from minitvm.tvm.relay import text as text

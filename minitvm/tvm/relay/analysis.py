@@ -182,7 +182,7 @@ def check_basic_block_normal_form(expr: Expr) -> bool:
 
 
 class CallGraph:
-    """Who calls whom among a module's functions."""
+    """The graph of who calls whom among a module's functions."""
 
     def __init__(self, module: Module) -> None:
         self.module = module

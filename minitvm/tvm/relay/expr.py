@@ -17,6 +17,7 @@ from minitvm.ir.visitor import substitute
 from minitvm.scopes import nodes as scopes
 from minitvm.scopes.nodes import Let, conditional, declared
 from minitvm.scopes.normal import is_choice
+from minitvm.tvm.relay import scoped  # puts its forms on nodes
 from minitvm.tvm.relay.forms import (
     Call,
     Constant,

@@ -20,6 +20,7 @@ from minitvm.scopes.nodes import Let as Let
 from minitvm.scopes.nodes import conditional as conditional
 from minitvm.scopes.nodes import declared as declared
 from minitvm.scopes.normal import is_choice as is_choice
+from minitvm.tvm.relay import scoped as scoped
 from minitvm.tvm.relay.forms import Call as Call
 from minitvm.tvm.relay.forms import Constant as Constant
 from minitvm.tvm.relay.forms import Form as Form

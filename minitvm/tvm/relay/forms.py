@@ -7,7 +7,6 @@ instance of ``relay.Var``.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -15,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minitvm.errors import IRError, TypeInferenceError
-from minitvm.ir import builder, node, types
+from minitvm.ir import builder, types
 from minitvm.ir import expr as nodes
 from minitvm.ir.dims import SymbolicDim
 from minitvm.ir.op import OPS, Op
 from minitvm.runtime.ndarray import NDArray
-from minitvm.scopes.nodes import Apply, Global, applied, free_vars, is_graph, is_plain_module
-from minitvm.scopes.normal import is_choice, opened
+from minitvm.scopes.nodes import Apply, Global, applied, free_vars
 from minitvm.tvm.error import NotOfferedError
 
 
@@ -325,40 +323,6 @@ def astype(expr: nodes.Expr, dtype: str) -> nodes.Expr:
     return builder.call_op("cast", expr, dtype=str(dtype))
 
 
-def text_of(module: nodes.Module, show_meta_data: bool = True) -> str:
-    """A module's text; Relay's where it has scopes."""
-    return _module_text(module, show_meta_data) if is_plain_module(module) else _relay_text(module, show_meta_data)
-
-
-_module_text = nodes.Module.astext
-_expr_text = node.printer
-
-
-def _relay_text(of: Any, show_meta_data: bool) -> str:
-    found: str = importlib.import_module("minitvm.tvm.relay.text").astext(of, show_meta_data)
-    return found
-
-
-def _text_of_expr(expr: nodes.Expr, show_meta_data: bool) -> str:
-    return _expr_text(expr, show_meta_data) if is_graph(expr) else _relay_text(expr, show_meta_data)
-
-
-node.printer = _text_of_expr
-
-
-def _part_of_choice(index: int) -> property:
-    """The condition or a branch of what chooses; ``AttributeError`` of any other call."""
-
-    def part(call: nodes.Call) -> nodes.Expr:
-        if not is_choice(call):
-            raise AttributeError("only a choice has a condition and branches")
-        choice: Any = opened(call)
-        found: nodes.Expr = choice.parts[index]
-        return found
-
-    return property(part)
-
-
 def fields_of(expr: nodes.Expr) -> Iterator[nodes.Expr]:
     """The fields of a tuple; of a call without a type yet, as many results as its operator has."""
     count = getattr(expr.op, "outputs", 0) if isinstance(expr, nodes.Call) and expr.checked_type is None else 0
@@ -400,15 +364,9 @@ _FORMS: dict[type, dict[str, Any]] = {
     nodes.Var: {"type_annotation": property(lambda node: node.checked_type)},
     nodes.Constant: {"data": property(lambda node: NDArray(node.value))},
     nodes.TupleGetItem: {"tuple_value": property(lambda node: node.tuple)},
-    nodes.Call: {
-        "type_args": property(lambda node: [a.checked_type for a in node.args]),
-        "cond": _part_of_choice(0),
-        "true_branch": _part_of_choice(1),
-        "false_branch": _part_of_choice(2),
-    },
+    nodes.Call: {"type_args": property(lambda node: [a.checked_type for a in node.args])},
     nodes.Function: {"with_attr": with_attr, "with_attrs": with_attr, "without_attr": without_attr},
     nodes.Module: {
-        "astext": text_of,
         "update": update,
         "update_func": overwrite,
         "_add": lambda module, name, function, update=False: overwrite(module, name, function),
