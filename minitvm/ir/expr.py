@@ -112,15 +112,6 @@ class Module(Shown):
     def __setitem__(self, name: str, function: Function) -> None:
         overwrite(self, name, function)
 
-    def get_global_var(self, name: str) -> GlobalVar:
-        """A function's name; :class:`IRError` where there is no such function."""
-        self[name]
-        return GlobalVar(name)
-
-    def get_global_vars(self) -> list[GlobalVar]:
-        """The names of all functions."""
-        return [*map(GlobalVar, self.functions)]
-
     def with_function(self, name: str, function: Function) -> Module:
         """This module with one function replaced; itself where nothing changes."""
         if self.functions.get(name) is function:

@@ -1,6 +1,6 @@
 """Structural equality where there are scopes: what a ``Let`` binds is bound, a function's name is its text.
 
-Importing this module teaches it to ``minitvm.ir.structural``.
+:func:`install` teaches it to ``minitvm.ir.structural``, once there is a node with scopes.
 """
 
 from __future__ import annotations
@@ -30,5 +30,3 @@ def install() -> None:
     """Makes it the walk of all comparisons."""
     setattr(structural, "_Walk", ScopedWalk)  # noqa: B010  (a class, to type checkers)
 
-
-install()

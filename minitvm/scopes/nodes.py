@@ -328,4 +328,4 @@ def _as_graph(module: Module) -> Module:
 def _install() -> None:
     """Tells builds, the evaluator and comparisons of nodes with scopes, once there is one."""
     unscoped.append(_as_graph)
-    importlib.import_module("minitvm.scopes.equal")
+    importlib.import_module("minitvm.scopes.equal").install()
