@@ -60,11 +60,6 @@ class GlobalVar(str):
 
     __slots__ = ()
 
-    @property
-    def name_hint(self) -> str:
-        """The name, as TVM calls it."""
-        return str(self)
-
 
 @door
 def overwrite(module: Module, name: str, function: Any) -> None:

@@ -192,11 +192,6 @@ class Var(Expr):
     def _called(self) -> str:
         return f" %{self.name}"
 
-    @property
-    def name_hint(self) -> str:
-        """``name``, as TVM calls it."""
-        return self.name
-
 
 def _frozen(value: Any) -> np.ndarray:
     """``value`` as an array that nobody can write to; copied where somebody else could."""

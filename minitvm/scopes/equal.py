@@ -29,4 +29,3 @@ class ScopedWalk(_Walk):
 def install() -> None:
     """Makes it the walk of all comparisons."""
     setattr(structural, "_Walk", ScopedWalk)  # noqa: B010  (a class, to type checkers)
-

@@ -361,7 +361,11 @@ _FORMS: dict[type, dict[str, Any]] = {
         "__le__": _compared("less_equal"),
         "__ge__": _compared("greater_equal"),
     },
-    nodes.Var: {"type_annotation": property(lambda node: node.checked_type)},
+    nodes.GlobalVar: {"name_hint": property(str)},
+    nodes.Var: {
+        "name_hint": property(lambda node: node.name),
+        "type_annotation": property(lambda node: node.checked_type),
+    },
     nodes.Constant: {"data": property(lambda node: NDArray(node.value))},
     nodes.TupleGetItem: {"tuple_value": property(lambda node: node.tuple)},
     nodes.Call: {"type_args": property(lambda node: [a.checked_type for a in node.args])},
