@@ -494,14 +494,22 @@ def spectrum(g: Walk) -> None:
 # --- steps --------------------------------------------------------------------------------------------------------
 
 
+_ACTIVATIONS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
+
+
 @step
 def recurrent(g: Walk) -> None:
-    x = g.pick(3, WIDTH)
+    """Both ways or one, of activations that keep a state small or let it grow."""
+    x, op, width = g.pick(3, WIDTH), g.rng.choice(("GRU", "GRU", "LSTM", "RNN")), g.rng.choice((4, 5, 8))
+    direction, usual = g.rng.choice(("forward", "reverse", "bidirectional")), _ACTIVATIONS[op]
+    count, rows = 1 + (direction == "bidirectional"), {"RNN": 1, "GRU": 3, "LSTM": 4}[op] * width
+    weights = [g.weight(count, rows, WIDTH), g.weight(count, rows, width), g.weight(count, 2 * rows)]
+    given: dict[str, Any] = {"linear_before_reset": g.rng.randrange(2)} if op == "GRU" else {}
+    if g.rng.random() < 0.3:
+        given["activations"] = [g.rng.choice(("LeakyRelu", "Relu", "Softsign", *usual)) for _ in usual * count]
+    y, last = g.node(op, x, *weights, outputs=2, direction=direction, hidden_size=width, **given)
     steps, batch, _ = g.dims(x)
-    op, gates = g.rng.choice((("LSTM", 4), ("GRU", 3), ("RNN", 1)))
-    weights = g.weight(1, gates * 6, WIDTH), g.weight(1, gates * 6, 6)
-    all_, last = g.node(op, x, *weights, outputs=2, hidden_size=6)
-    g.values[all_], g.values[last] = ("float32", (steps, 1, batch, 6)), ("float32", (1, batch, 6))
+    g.values |= {y: ("float32", (steps, count, batch, width)), last: ("float32", (count, batch, width))}
 
 
 def _body(op: str, dims: Sequence[Dim]) -> Any:

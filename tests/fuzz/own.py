@@ -12,6 +12,7 @@ import numpy as np
 import onnx
 
 from tests.fuzz.case import Arrays, eps_of, is_float, plain
+from tests.fuzz.steps import GATES, by_steps
 from tests.fuzz.walk import Array, Compute, NoAnswer, Results, walk
 
 PERTURBED = 16
@@ -74,6 +75,8 @@ def _moving(compute: Compute, way: Way) -> Compute:
     def moved(node: onnx.NodeProto, operands: Sequence[Array | None], opset: int) -> Results:
         if node.op_type in DECIDED:
             return compute(node, operands, opset)
+        if node.op_type in GATES and operands[0] is not None and len(operands[0]) > 1:
+            return by_steps(moved, node, operands, opset)
         taken = list(operands)
         if node.op_type not in SCALES:
             last = 1 if node.op_type in _FIRST else len(taken)

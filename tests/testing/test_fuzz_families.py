@@ -17,7 +17,7 @@ from tests.fuzz.families.cases import VARIANTS, family_case
 from tests.fuzz.judge import Judge, Outcome
 from tests.fuzz.own import own
 from tests.fuzz.subject import Task
-from tests.fuzz.walk import by_reference
+from tests.fuzz.walk import by_onnxruntime, by_reference, session
 from tests.fuzz.widened import widened, widened_feed
 
 SHOWS = {
@@ -192,3 +192,27 @@ def test_an_exponent_and_the_least_number_do_not_move() -> None:
     case = _case({"e": np.float32(3)}, x, ("Elu", "x", "a"), ("Pow", "a e", "y"))
     found = own(case.model(), case.feeds[0], by_reference)
     assert len(found) > 10 and all(np.isfinite(results[0]).all() for results in found)
+
+
+@pytest.mark.parametrize(("op", "grows"), [("GRU", False), ("GRU", True), ("LSTM", False), ("RNN", False)])
+def test_the_roundings_of_a_recurrence_are_those_of_its_steps(op: str, grows: bool) -> None:
+    """A gate that multiplies the state by 4 moves the last state by more than its rounding; a sigmoid does not."""
+    pytest.importorskip("onnxruntime")
+    gates = {"RNN": 1, "GRU": 3, "LSTM": 4}[op]
+    rng = np.random.default_rng(0)
+    constants = {"w": rng.uniform(-0.5, 0.5, (2, gates * 4, 3)), "r": rng.uniform(-0.5, 0.5, (2, gates * 4, 4))}
+    if grows:
+        constants["w"] *= 20
+    usual = {"RNN": ["Tanh"], "GRU": ["Sigmoid", "Tanh"], "LSTM": ["Sigmoid", "Tanh", "Tanh"]}[op]
+    chosen = ["LeakyRelu", *usual[1:]] if grows else usual
+    node = helper.make_node(
+        op, ["x", "w", "r", "", "n"], ["y"], hidden_size=4, direction="bidirectional", activations=chosen * 2
+    )
+    x = rng.uniform(-1, 1, (6, 2, 3)).astype("float32")
+    constants = {"n": np.array([6, 4], "int32"), **{name: a.astype("float32") for name, a in constants.items()}}
+    model = Case([node], [{"x": x}], constants, [Value("y", "float32", None)], 20).model()
+    found = np.stack([results[0] for results in own(model, {"x": x}, by_onnxruntime)])
+    whole = np.asarray(session(model.SerializeToString()).run(None, {"x": x})[0])
+    moved = np.abs(found - found[0]).max(axis=0)
+    assert (np.abs(whole - found[0]) <= 10 * moved + 1e-6).all()
+    assert (moved.max() > 1e-5) == grows
