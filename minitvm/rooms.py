@@ -12,6 +12,7 @@ BEHIND |= {
     "codegen.loops.in_blocks": "codegen.long_sums.in_blocks",
     "codegen.lower.scaled_of": "codegen.templates.scaled.scaled_of",
     "codegen.problem.recorded": "codegen.records.recorded",
+    "codegen.templates.window.open_axis": "codegen.templates.window_open.OpenAxis",
     "codegen.llvm.backend.gemm_of": "codegen.libraries.gemm_of",
     "codegen.llvm.backend.gemm_text": "codegen.llvm.cblas.gemm_text",
     "codegen.llvm.backend.listings": "codegen.llvm.origins.listings",

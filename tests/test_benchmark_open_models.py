@@ -68,14 +68,16 @@ def test_kernels_for_all_sizes_are_compared_with_own_ones(tmp_path: pathlib.Path
 def test_kernels_are_alike_that_the_same_nodes_ask_for() -> None:
     """Two own ones are one part where one for all sizes does their work; tiles are cut for the window behind them."""
     fixed = [Timed("conv", ("a", "b"), 1e-3), Timed("pool", ("c",), 2e-3), Timed("dense", ("d",), 1e-3)]
+    fixed.insert(1, Timed("layout", ("b",), 3e-3))
     opened = [
         Timed("conv", ("a", "b"), 1e-3),
+        Timed("layout", ("b",), 3e-3),
         Timed("merge_tiles_extract_tiles", ("a", "c"), 2e-3),
         Timed("pool_dense", ("c", "d"), 4e-3),
         Timed("shape", ("nowhere",), 9e-3),
     ]
     conv, rest = own.parts(opened, fixed)
-    assert (conv.own, conv.open, conv.ratio) == (("conv",), ("conv",), 1)
+    assert (conv.own, conv.open, conv.ratio) == (("conv", "layout"), ("conv", "layout"), 1)
     assert (rest.own, rest.open, rest.ratio) == (("pool", "dense"), ("merge_tiles_extract_tiles", "pool_dense"), 2)
     compared = own.Compared("n", 8e-3, 4e-3, [conv, rest])
     assert compared.worst is rest and own.slowest(compared, 1).split()[0] == "2.00"

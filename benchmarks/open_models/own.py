@@ -153,8 +153,8 @@ def parts(opened: Sequence[Timed], own: Sequence[Timed]) -> list[Part]:
             i = leader[i]
         return i
 
-    for one in own:
-        _together(leader, led, [home[n] for n in one.nodes])
+    for i, one in enumerate(own):
+        _together(leader, led, [*(home[n] for n in one.nodes), i])
     found = [[home[n] for n in one.nodes if n in home] for one in opened]
     found = [met[-1:] if "_tiles" in one.kernel else met for met, one in zip(found, opened, strict=True)]
     for met in found:

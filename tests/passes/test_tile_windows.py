@@ -10,8 +10,9 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 import minitvm
+from minitvm.codegen.templates.window import axis_of
 from minitvm.frontend import from_onnx
-from minitvm.ir.dims import assumptions
+from minitvm.ir.dims import assumptions, symbol
 from minitvm.ir.ops.nn_tiles import ExtractTiles
 from minitvm.ir.text import print_expr
 from minitvm.ir.types import TensorType
@@ -226,3 +227,25 @@ def test_padding_never_wins_over_integers(dtype: str) -> None:
     for shape in ((1, 3, 5, 7), (2, 3, 40, 9)):
         x = np.random.default_rng(1).integers(info.min, info.min + 9, shape).astype(dtype)
         assert (session.run(None, {"x": x})[0] == runtime.run(None, {"x": x})[0]).all()
+
+
+@pytest.mark.parametrize(("stride", "pad", "tiles"), [(1, 3, (8, (3, 3))), (1, 1, (8, (1, 1))), (2, 3, (4, (2, 1)))])
+def test_windows_that_stick_out_are_tiles_of_their_own(
+    stride: int, pad: int, tiles: tuple[int, tuple[int, ...]]
+) -> None:
+    """Those in front, and of a stride of 1 those behind; not where a window sticks out on both sides."""
+    window = f"Conv <group = 8, pads = [{pad}, {pad}, {pad}, {pad}], strides = [{stride}, {stride}]>"
+    graph = f"g (float[1, 8, h, v] x, float[8, 1, 7, 7] w) => (float[1, 8, p, q] y) {{ y = {window} (x, w) }}"
+    model = parser.parse_model('<ir_version: 9, opset_import: ["": 19]> ' + graph)
+    width = symbol("v")
+    with assumptions({"v": 14}):
+        assert axis_of(width, (width + 2 * pad - 7) // stride + 1, 7, stride, 1, pad).counts == tiles
+    session, runtime = minitvm.InferenceSession(model), onnxruntime.InferenceSession(model.SerializeToString())
+    rng = np.random.default_rng(4)
+    for extent in (14, *range(max(1, 7 - 2 * pad), 20)):
+        feed = {
+            n: rng.standard_normal(s).astype(np.float32) for n, s in (("x", (1, 8, 9, extent)), ("w", (8, 1, 7, 7)))
+        }
+        [found], [want] = session.run(None, feed), runtime.run(None, feed)
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5, strict=True)
+    assert len(session.libraries) == 1

@@ -37,7 +37,7 @@ from minitvm.codegen.templates.tile import (
     tile_choices,
     tiles,
 )
-from minitvm.codegen.templates.window import OpenAxis, Start, axis_of, padded
+from minitvm.codegen.templates.window import Start, axis_of, padded
 from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import usual
@@ -163,7 +163,7 @@ class BlockedConv(_Windows):
     def _tiles(self, scheme: str) -> Sequence[Choice]:
         steps = self.batch * self.groups * usual(self.rows) * math.prod(self.weight.shape[1:5])
         (tiled, alone), machine, product = self.line.counts, self.machine, self.problem.product
-        if not isinstance(self.line, OpenAxis):
+        if not self.line.is_open:
             return tile_choices(scheme, self.columns, self.blocks, steps, machine, product)
 
         def each(tile: Tile) -> int:
@@ -366,7 +366,7 @@ class BlockedConv(_Windows):
 
     def _along(self, code: LoopBuilder, column: Start, size: int, taps: int) -> AbstractContextManager[LoopExpr]:
         """Neighbouring taps of a row of the window."""
-        if self.x.sticks_out(size):
+        if self.x.sticks_out(column, size):
             return self.x.valid_taps(code, as_index(column))
         return code.loop(taps, "kw")
 
@@ -433,13 +433,12 @@ class BlockedDepthwise(_Windows):
         most = min(_MOST_OF_A_STRIP, self.machine.vector_registers - 6)
         tiled, alone = self.x.counts
         sizes = [Tile(n, 1) for n in range(1, min(most, tiled) + 1)]
-        is_open = isinstance(self.x, OpenAxis)
-        each = [open_cycles(tiled, alone, 1, tile) if is_open else step_cycles(tiled, 1, tile) for tile in sizes]
+        each = [open_cycles(tiled, alone, 1, tile) if self.x.is_open else step_cycles(tiled, 1, tile) for tile in sizes]
         return [Choice("strips", tile, steps * some) for tile, some in zip(sizes, each, strict=True)]
 
     def nest(self, code: LoopBuilder, choice: Choice) -> None:
         batch, blocks, rows = order = (*self.out.shape[:2], self.y.outputs)
-        is_open = isinstance(self.x, OpenAxis) or isinstance(self.y, OpenAxis)
+        is_open = self.x.is_open or self.y.is_open
         if not is_open and math.prod(order) < self.machine.threads:
             for (n, block, row), column, size in self.by_tiles(code, order, choice.tile.rows):
                 self._strip(code, n, block, row, column, size)
@@ -469,7 +468,7 @@ class BlockedDepthwise(_Windows):
         inside = ((kx, t) for kx in range(x.taps) for t in x.columns_inside(column, size, kx))
         each = sorted(inside, key=lambda at: (at[1] * x.stride + at[0] * x.dilation, at))
         with tile.sums(code) as step, y.valid_taps(code, row) as ky:
-            if x.sticks_out(size):
+            if x.sticks_out(column, size):
                 with x.valid_taps(code, as_index(column)) as tap:
                     step(ky, tap)
             else:

@@ -176,9 +176,9 @@ def step_cycles(rows: int, blocks: int, tile: Tile, each: int = 1, spread: int =
 
 
 @cache
-def open_cycles(tiled: int, alone: int, blocks: int, tile: Tile, each: int = 1) -> float:
-    """The same where only a run knows how many rows there are: usually so many in tiles, and some by themselves."""
-    across, down = runs(blocks, tile.blocks), [*quarters(tiled, tile.rows), Run(0, alone, 1)]
+def open_cycles(tiled: int, ends: tuple[int, ...], blocks: int, tile: Tile, each: int = 1) -> float:
+    """The same where only a run knows how many rows there are: usually so many in tiles, and tiles at the ends."""
+    across, down = runs(blocks, tile.blocks), [*quarters(tiled, tile.rows), *(Run(0, 1, size) for size in ends)]
     return sum(b.count * sum(r.count * cycles(r.size, b.size, each) for r in down) for b in across)
 
 

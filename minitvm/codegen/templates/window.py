@@ -14,13 +14,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 from minitvm.codegen.default_schedule import Element, filled
 from minitvm.codegen.loops import inside, or_zero
-from minitvm.codegen.templates.tile import Run, over, quarters, runs
-from minitvm.ir.dims import Dim, larger, smaller, usual
-from minitvm.ir.loop import Buffer, Const, LoopExpr, Stmt, as_index, const, maximum, minimum, select, seq
+from minitvm.codegen.templates.tile import Run, over, runs
+from minitvm.doors import door, left_out
+from minitvm.ir.dims import Dim
+from minitvm.ir.loop import Buffer, LoopExpr, Stmt, as_index, const, maximum, minimum, seq
 from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.target import MachineModel
 
@@ -102,57 +102,33 @@ class Axis:
             else:
                 yield from over(code, [tile])
 
-    def sticks_out(self, size: int) -> bool:
-        """True if only a run knows which taps of a tile of so many outputs are inside."""
+    @property
+    def is_open(self) -> bool:
+        """True if only a run counts its outputs."""
+        return False
+
+    def sticks_out(self, start: Start, size: int) -> bool:
+        """True if only a run knows which taps of a tile are inside."""
         return False
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """The number of outputs whose windows lie inside, in tiles, and of those by themselves; as is usual."""
-        return self.outputs, 0
+    def counts(self) -> tuple[int, tuple[int, ...]]:
+        """The number of outputs whose windows lie inside, in tiles, and how many are in each tile of the others; as is
+        usual."""
+        return self.outputs, ()
 
 
-@dataclass(frozen=True)
-class OpenAxis(Axis):
-    """One whose outputs only a run counts: tiles of those whose windows lie inside the image, as many as there are of
-    each size, then one by one those at the ends, and one that is left over."""
-
-    @cached_property
-    def _inside(self) -> tuple[Dim, Dim]:
-        """The first output of which all taps are inside, and the one behind the last."""
-        first = smaller(-(-self.before // self.stride), self.outputs) if self.before else 0
-        end = (self.extent - 1 + self.before - (self.taps - 1) * self.dilation) // self.stride + 1
-        return first, end if end == self.outputs and first == 0 else larger(first, end)
-
-    @property
-    def padded(self) -> bool:
-        return self._inside != (0, self.outputs)
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        tiled = max(1, usual(self._inside[1]) - usual(self._inside[0]))
-        return tiled, usual(self.outputs) - tiled
-
-    def sticks_out(self, size: int) -> bool:
-        return size == 1 and self.padded
-
-    def over_tiles(self, code: LoopBuilder, most: int) -> Iterator[tuple[Start, int]]:
-        if most == 1:
-            with code.loop(self.outputs, "tile") as i:
-                yield i, 1
-            return
-        first, end = self._inside
-        tiles = [replace(run, begin=first + run.begin) for run in quarters(end - first, most)[:-1]]  # type: ignore[arg-type]
-        tiled = sum(run.count * run.size for run in tiles)
-        yield from over(code, tiles)
-        with code.loop(self.outputs - tiled, "alone") as i:
-            yield i + (tiled if first == 0 else select(i < as_index(first), Const(0), as_index(tiled))), 1
+@door
+def open_axis(extent: Dim, outputs: Dim, *window: int) -> Axis:
+    """An axis whose outputs only a run counts; the window is (taps, stride, dilation, elements of padding before)."""
+    raise left_out("a window over open sizes")
 
 
 def axis_of(extent: Dim, outputs: Dim, *window: int) -> Axis:
     """The axis of (taps, stride, dilation, elements of padding before)."""
-    maker: Callable[..., Axis] = Axis if isinstance(extent, int) and isinstance(outputs, int) else OpenAxis
-    return maker(extent, outputs, *window)
+    if isinstance(extent, int) and isinstance(outputs, int):
+        return Axis(extent, outputs, *window)
+    return open_axis(extent, outputs, *window)
 
 
 @dataclass(frozen=True)
