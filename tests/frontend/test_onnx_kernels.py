@@ -58,7 +58,7 @@ def check(
         np.testing.assert_allclose(mine, theirs, rtol=tol, atol=tol)
 
 
-@pytest.mark.parametrize("points", [1, 7, 12, 600, 1021])
+@pytest.mark.parametrize("points", [1, 7, 12, 600, 1021, 2053])
 @pytest.mark.parametrize("parts", [1, 2])
 def test_fourier_transforms(points: int, parts: int) -> None:
     """A prime number of points, and one that is divided; backwards too."""
@@ -70,7 +70,7 @@ def test_fourier_transforms(points: int, parts: int) -> None:
         np.testing.assert_allclose(found[..., 0] + 1j * found[..., 1], expected, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("length", [6, 9, 600])
+@pytest.mark.parametrize("length", [6, 9, 600, 2053, 4098])
 def test_real_fourier_transforms(length: int) -> None:
     """Half of a spectrum, of a signal that is cut or padded, and back."""
     x = normal(3, 8, 1)

@@ -90,3 +90,23 @@ def test_attention_with_ends_of_sequences_is_compiled_once(parts: int, causal: i
         x = rng.normal(size=(n, t, 8)).astype("float32")
         runs.append({"x": x, "ends": np.concatenate(ends).astype("int32"), **weights})
     _agree(text, ', "com.microsoft" : 1', runs)
+
+
+@pytest.mark.parametrize("inverse", [0, 1])
+@pytest.mark.parametrize("onesided", [0, 1])
+def test_a_transform_of_many_points_is_compiled_once(onesided: int, inverse: int) -> None:
+    """Beside float64: ONNX Runtime's adds up a row of so many in float32."""
+    parts = 1 if onesided > inverse else 2
+    body = f"y = DFT <onesided = {onesided}, inverse = {inverse}> (x, , axis)"
+    text = f"g (float[n, t, {parts}] x) => (float[n, u, v] y) <int64 axis = {{1}}> {{ {body} }}"
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]> {text}')
+    session = minitvm.InferenceSession(model, num_threads=1, specialise_after=0)
+    for rows, points in ((1, 5000), (2, 4099), (1, 12345)):
+        x = np.random.default_rng(points).standard_normal((rows, points, parts)).astype(np.float32)
+        numbers = x[..., 0] + (1j * x[..., 1].astype(np.float64) if parts == 2 else 0)
+        name = f"{'i' * inverse}{'r' * onesided}fft"
+        wanted = getattr(np.fft, name)(numbers.astype(complex if parts == 2 else float), axis=1)
+        (found,) = session.run(None, {"x": x})
+        wanted = np.stack([wanted.real, wanted.imag], -1) if np.iscomplexobj(wanted) else wanted[..., None]
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6 * np.abs(wanted).max())
+    assert len(session.libraries) == 1 and session.host_calls == [], session.symbolic

@@ -1,11 +1,12 @@
 """ONNX's Fourier transforms, as products with constant matrices: DFT, STFT; MelWeightMatrix.
 
 A transform of many points is one of some of them for each place between them, and one of the results (Cooley and
-Tukey 1965), so that matrices stay small.  Numbers are complex as ONNX stores them: the last dimension is (real,
-imaginary).
+Tukey 1965), so that matrices stay small.  One of many that cannot be divided so, or that only a run counts, is a
+convolution (Bluestein 1970).  Numbers are complex as ONNX stores them: the last dimension is (real, imaginary).
 """
 
 import math
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -27,6 +28,10 @@ _shaped = partial(reshaped, allowzero=True)
 
 LONGEST = 4096
 """Points of a transform whose matrix a run makes."""
+ROWS = 256
+"""Into which the places of a convolution are divided."""
+MOST = ROWS * LARGEST // 2
+"""Points of a transform that is a convolution: twice as many places, in rows of at most ``LARGEST``."""
 
 
 def _cut(x: Expr, axis: int, length: Dim) -> Expr:
@@ -105,7 +110,9 @@ def transform(x: Expr, wanted: int, sign: int = -1) -> Expr:
     """x: (rows, points, 1 or 2) -> (rows, wanted, 2), the first frequencies."""
     rows, points, parts = x.shape
     if not isinstance(points, int) or not isinstance(wanted, int):
-        return _open_transform(x, wanted, sign)
+        return _open_transform(x, wanted, sign) if is_less(points, LONGEST + 1) else _convolved(x, wanted, sign)
+    if not transforms(points):
+        return _convolved(x, wanted, sign)
     first = _divisor(points)
     if points <= DIRECT or first == 1:
         found = _product(_shaped(x, [rows, points * parts]), _matrix(points, wanted, parts, sign))
@@ -123,21 +130,77 @@ def transform(x: Expr, wanted: int, sign: int = -1) -> Expr:
 def _twiddled(x: Expr, points: int, sign: int) -> Expr:
     """x: (rows, n, k, 2), each times e to the power of (sign 2 pi i n k / points)."""
     n, k = np.arange(x.shape[1])[:, None], np.arange(x.shape[2])
-    cosine, sine = (Constant(part[..., None].astype(x.dtype)) for part in _roots(sign, n * k, points))
-    real, imaginary = (emit("strided_slice", x, begin=(i,), end=(i + 1,), axes=(3,)) for i in (0, 1))
-    parts = [real * cosine - imaginary * sine, real * sine + imaginary * cosine]
-    return emit("concatenate", parts, axis=3)
+    return _times(x, [Constant(part[..., None].astype(x.dtype)) for part in _roots(sign, n * k, points)])
+
+
+def _parts(x: Expr) -> list[Expr]:
+    """Real and imaginary, each with a last dimension of 1."""
+    return [emit("strided_slice", x, begin=(i,), end=(i + 1,), axes=(rank(x) - 1,)) for i in (0, 1)]
+
+
+def _times(x: Expr, factor: Sequence[Expr]) -> Expr:
+    """Of complex numbers, the factor's parts apart."""
+    (real, imaginary), (a, b) = _parts(x), factor
+    return emit("concatenate", [real * a - imaginary * b, real * b + imaginary * a], axis=rank(x) - 1)
+
+
+def _convolved(x: Expr, wanted: Dim, sign: int) -> Expr:
+    """:func:`transform` of any number of points: n k is half of n n + k k - (k - n) (k - n), so that numbers that are
+    turned by n n are convolved with turns by n n, and turned by k k."""
+    rows, points, _ = x.tensor_type.shape
+    columns = -(-(points + wanted) // ROWS)
+    total, places = ROWS * columns, positions(ROWS * columns)
+
+    def turns(n: Expr, sign: int) -> list[Expr]:
+        return [_shaped(part, [*part.tensor_type.shape, 1]) for part in _open_roots(n * n * sign, 2 * points)]
+
+    n, k = _shaped(positions(ROWS), [ROWS, 1]), _shaped(positions(columns), [1, columns])
+    with_, back = ([_shaped(p, [ROWS, columns, 1]) for p in _open_roots(n * k * s, total)] for s in (-1, 1))
+
+    def spectrum(given: Expr) -> Expr:
+        """(some, total, 2) -> (some, ROWS, columns, 2), in an order of its own."""
+        apart = _shaped(given, [given.tensor_type.shape[0], ROWS, columns, 2])
+        return _along_columns(_times(_along_rows(apart, -1), with_), -1)
+
+    apart = emit("where", emit("less", places, number(wanted)), places, number(total) - places)  # k - n, or n - k
+    kernel = emit("concatenate", turns(apart, -sign), axis=1)
+    given = _cut(_times(_cut(x, 2, 2), turns(positions(points), sign)), 1, total)
+    mixed = _times(spectrum(given), _parts(spectrum(_shaped(kernel, [1, total, 2]))))
+    found = _along_rows(_times(_along_columns(mixed, 1), back), 1) / cast(number(total), x.dtype)
+    return _times(_cut(_shaped(found, [rows, total, 2]), 1, wanted), turns(positions(wanted), sign))
+
+
+def _along_columns(x: Expr, sign: int) -> Expr:
+    """x: (some, n, k, 2), transformed along k."""
+    some, n, k, _ = x.tensor_type.shape
+    return _shaped(transform(_shaped(x, [some * n, k, 2]), k, sign), [some, n, k, 2])
+
+
+def _along_rows(x: Expr, sign: int) -> Expr:
+    return emit("transpose", _along_columns(emit("transpose", x, axes=(0, 2, 1, 3)), sign), axes=(0, 2, 1, 3))
 
 
 def _real_inverse(x: Expr, length: int) -> Expr:
     """x: (rows, length // 2 + 1, 2) half of a symmetric spectrum -> (rows, length, 1)."""
     rows, points, _ = x.shape
+    if not is_less(length, (LARGEST if isinstance(length, int) else LONGEST) + 1):
+        return _mirrored_inverse(x, length)
     if not isinstance(points, int) or not isinstance(length, int):
         return _open_real_inverse(x, length)
     n, k = np.arange(length), np.arange(points)[:, None]
     (cosine, sine), twice = _roots(1, n * k, length), np.where((k == 0) | (2 * k == length), 1, 2) / length
     matrix = np.stack([cosine * twice, -sine * twice], 1).reshape(points * 2, length)
     return _shaped(_product(_shaped(x, [rows, points * 2]), matrix), [rows, length, 1])
+
+
+def _mirrored_inverse(x: Expr, length: Dim) -> Expr:
+    """:func:`_real_inverse` by the other half of the spectrum."""
+    places = positions(length)
+    behind = number(length) - places
+    sides = _parts(emit("take", x, emit("minimum", places, behind), axis=1))
+    sides[1] = sides[1] * _shaped(cast(emit("sign", behind - places), x.dtype), [length, 1])
+    found = transform(emit("concatenate", sides, axis=2), length, 1)
+    return _parts(found)[0] / cast(number(length), x.dtype)
 
 
 @onnx_op("DFT", since=17)
@@ -152,7 +215,7 @@ def dft(node: OnnxNode) -> Outputs:
     if not one_sided and is_equal(length, 0):
         nothing = tuple(0 if d == axis else extent for d, extent in enumerate(x.tensor_type.shape[:-1]))
         return emit("full", scalar(0, x), shape=(*nothing, 2), dtype=x.dtype)
-    if not _is_within(node, length, inverse and one_sided):
+    if not _is_within(node, length):
         return foreign(node)
     order = (*(d for d in range(rank(x) - 1) if d != axis), axis, rank(x) - 1)
     shape = [x.shape[d] for d in order]
@@ -170,12 +233,12 @@ def dft(node: OnnxNode) -> Outputs:
     return cast(emit("transpose", found, axes=back), node[0].dtype)
 
 
-def _is_within(node: OnnxNode, points: Dim, by_matrix: bool) -> bool:
-    """Whether kernels transform so many points; of open ones, which have one matrix, that is counted on."""
+def _is_within(node: OnnxNode, points: Dim) -> bool:
+    """Whether kernels transform so many points; of open ones that is counted on."""
     if isinstance(points, SymbolicDim):
-        return is_less(0, points) and is_less(points, LONGEST + 1)
+        return is_less(0, points) and is_less(points, MOST + 1)
     node.afford(32 * points, f"a transform of {points:,} points")
-    return transforms(points) and not (by_matrix and points > LARGEST)
+    return transforms(points) or points <= MOST
 
 
 @onnx_op("STFT", since=17)
@@ -189,7 +252,7 @@ def stft(node: OnnxNode) -> Outputs:
     width = window.shape[0] if window is not None else points or x.shape[1]
     points = points or width
     count = (x.shape[1] - points) // step + 1
-    if count < 1 or not _is_within(node, points, False):
+    if count < 1 or not _is_within(node, points):
         return foreign(node)
     if isinstance(count, int):
         node.afford(8 * count * width, f"{count:,} windows of {width:,} points")
