@@ -106,7 +106,7 @@ def transforms(points: int) -> bool:
     return points <= LARGEST or (_divisor(points) > 1 and transforms(points // _divisor(points)))
 
 
-def transform(x: Expr, wanted: int, sign: int = -1) -> Expr:
+def transform(x: Expr, wanted: Dim, sign: int = -1) -> Expr:
     """x: (rows, points, 1 or 2) -> (rows, wanted, 2), the first frequencies."""
     rows, points, parts = x.shape
     if not isinstance(points, int) or not isinstance(wanted, int):
@@ -180,7 +180,7 @@ def _along_rows(x: Expr, sign: int) -> Expr:
     return emit("transpose", _along_columns(emit("transpose", x, axes=(0, 2, 1, 3)), sign), axes=(0, 2, 1, 3))
 
 
-def _real_inverse(x: Expr, length: int) -> Expr:
+def _real_inverse(x: Expr, length: Dim) -> Expr:
     """x: (rows, length // 2 + 1, 2) half of a symmetric spectrum -> (rows, length, 1)."""
     rows, points, _ = x.shape
     if not is_less(length, (LARGEST if isinstance(length, int) else LONGEST) + 1):
