@@ -13,10 +13,10 @@ from minitvm.ir.dims import Dim, SymbolicDim, ceil_divide, falls_short, sampled
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.op import Op, identity_of
 from minitvm.ir.ops._shape import dilated
-from minitvm.ir.ops.elemwise import CastTo, Maximum, Minimum
+from minitvm.ir.ops.elemwise import Add, CastTo, Maximum, Minimum
 from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
-from minitvm.ir.ops.nn_dense import BiasAdd
+from minitvm.ir.ops.nn_dense import BatchMatmul, BiasAdd
 from minitvm.ir.ops.nn_pool import AvgPool, MaxPool
 from minitvm.ir.ops.nn_tiles import ExtractTiles, MergeTiles
 from minitvm.ir.ops.slicing import StridedSlice
@@ -59,8 +59,8 @@ class TileWindows(FunctionPass, opt_level=0):
             if slides_over_tiles(new):
                 if self.layouts is not None and not isinstance(op, ConvTranspose) and self._stays(new, self.layouts):
                     return new
-                return _of_tiles_as_they_are(new) or _over_tiles(new)
-            return _among_tiles(new, new.op)
+                return _of_tiles_as_they_are(new) or _as_product(new) or _over_tiles(new)
+            return _biased_product(new) or _among_tiles(new, new.op)
 
         return as_function(rewrite(function, visit))
 
@@ -200,11 +200,41 @@ def _is_merged(expr: Expr) -> TypeGuard[Call]:
 def _of_tiles_as_they_are(call: Call) -> Expr | None:
     """A convolution of single pixels, which needs no halo."""
     data, op = call.args[0], call.op
-    if not _is_merged(data) or not isinstance(op, Conv2d):
-        return None
-    if {*op.strides, *call.args[1].tensor_type.static_shape[2:]} != {1} or any(op.padding):
+    if not _is_merged(data) or not _is_of_pixels(call):
         return None
     return Call(data.op, (Call(op, (data.args[0], *call.args[1:]), span=call.span),), span=data.span)
+
+
+def _is_of_pixels(call: Call) -> bool:
+    op = call.op
+    if not isinstance(op, Conv2d) or any(op.padding):
+        return False
+    return {*op.strides, *call.args[1].tensor_type.static_shape[2:]} == {1}
+
+
+def _as_product(call: Call) -> Expr | None:
+    """A convolution of single pixels that no layout takes: for each image a product, whose columns are its pixels."""
+    op, data = call.op, call.args[0]
+    if not isinstance(op, Conv2d) or not _is_of_pixels(call) or op.groups != 1 or call.dtype != data.tensor_type.dtype:
+        return None
+    weight = call.args[1]
+    n, c, h, w = data.tensor_type.shape
+    rows = Call(Reshape((n, c, h * w)), (data,), span=call.span)
+    filters = Call(Reshape((1, *weight.tensor_type.shape[:2])), (weight,), span=call.span)
+    product = Call(BatchMatmul(transpose_b=False), (filters, rows), span=call.span)
+    return Call(Reshape(call.tensor_type.shape), (product,), span=call.span)
+
+
+def _biased_product(call: Call) -> Expr | None:
+    """The bias before pixels are rows and columns again, so that it is added where the sums are."""
+    apart = call.args[0] if isinstance(call.op, BiasAdd) and call.op.axis == 1 else None
+    if not isinstance(apart, Call) or not isinstance(apart.op, Reshape) or apart.tensor_type.rank != 4:
+        return None
+    product = apart.args[0]
+    if not isinstance(product, Call) or not isinstance(product.op, BatchMatmul):
+        return None
+    bias = Call(Reshape((product.tensor_type.shape[1], 1)), (call.args[1],), span=call.span)
+    return Call(apart.op, (Call(Add(), (product, bias), span=call.span),), span=apart.span)
 
 
 def _among_tiles(call: Call, op: Op) -> Expr:

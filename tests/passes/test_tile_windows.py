@@ -249,3 +249,24 @@ def test_windows_that_stick_out_are_tiles_of_their_own(
         [found], [want] = session.run(None, feed), runtime.run(None, feed)
         np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5, strict=True)
     assert len(session.libraries) == 1
+
+
+@pytest.mark.parametrize("channels", [1, 2, 5])
+def test_single_pixels_of_few_channels_are_a_product(channels: int) -> None:
+    """No tiles are cut where no window reaches beyond its pixel; the bias is the product's."""
+    nodes = "c = Conv (x, w, b) y = Relu (c)"
+    weights = f"float[{channels}, 6, 1, 1] w, float[{channels}] b"
+    graph = f"g (float[n, 6, h, v] x, {weights}) => (float[n, {channels}, h, v] y) {{ {nodes} }}"
+    model = parser.parse_model('<ir_version: 9, opset_import: ["": 19]> ' + graph)
+    rng = np.random.default_rng(4)
+    for name, shape in (("w", (channels, 6, 1, 1)), ("b", (channels,))):
+        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
+    del model.graph.input[1:]
+    session, runtime = minitvm.InferenceSession(model), onnxruntime.InferenceSession(model.SerializeToString())
+    for shape in ((2, 6, 11, 16), (1, 6, 1, 1), (1, 6, 37, 90)):
+        feed = {"x": rng.standard_normal(shape).astype(np.float32)}
+        [found], [want] = session.run(None, feed), runtime.run(None, feed)
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-5, strict=True)
+    (library,) = session.libraries
+    kernels = [node.func for node in library.graph.nodes if node.is_kernel]
+    assert kernels[0].startswith("fused_nn_batch_matmul_add") and not any("tiles" in name for name in kernels)
