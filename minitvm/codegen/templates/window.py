@@ -119,8 +119,8 @@ class Axis:
 
 
 @door
-def open_axis(extent: Dim, outputs: Dim, *window: int) -> Axis:
-    """An axis whose outputs only a run counts; the window is (taps, stride, dilation, elements of padding before)."""
+def open_axis(extent: Dim, outputs: Dim, taps: int, stride: int, dilation: int, before: int) -> Axis:
+    """An axis whose outputs only a run counts."""
     raise left_out("a window over open sizes")
 
 
