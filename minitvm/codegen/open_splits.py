@@ -1,8 +1,9 @@
 """Axes as long as only a run says, split where an index divides by what their extents are multiples of.
 
 A reshape reads ``x[k // (h * w), k // w % h, k % w]``, and as a row of several ``(row * n + k) // w``.  Such a division
-for each element takes longer than the element; as two loops, ``k`` is ``k_outer * w + k_inner``.  What divides is found
-by polynomials (:mod:`minitvm.ir.dims`) in which loop variables are symbols.
+for each element takes longer than the element; as two loops, ``k`` is ``k_outer * w + k_inner``.  ``(row * n + k) //
+(2 * n)`` is ``row // 2`` as it stands.  What divides is found by polynomials (:mod:`minitvm.ir.dims`) in which loop
+variables are symbols.
 """
 
 from __future__ import annotations
@@ -79,9 +80,10 @@ def dividing(value: LoopExpr, opened: Mapping[LoopVar, Dim]) -> tuple[LoopVar, D
             rest = form - name
             apart = isinstance(factor, int) or not factor.symbols() & {s.atom for s in names.symbols.values()}
             alone = isinstance(rest, int) or name.atom not in rest.symbols()
-            worth = factor == extent or usual(factor) >= LEAST
-            if worth and apart and alone and _is_multiple(extent, factor) and _is_multiple(rest, factor):
-                found.append((usual(factor), var, factor))
+            part = extent if _is_multiple(factor, extent) else factor
+            worth = part == extent or usual(part) >= LEAST
+            if worth and apart and alone and _is_multiple(extent, part) and _is_multiple(rest, part):
+                found.append((usual(part), var, part))
     return min(found, key=lambda one: one[0])[1:] if found else None
 
 

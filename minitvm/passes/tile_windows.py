@@ -13,6 +13,7 @@ from minitvm.ir.dims import Dim, SymbolicDim, ceil_divide, falls_short, sampled
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.op import Op, identity_of
 from minitvm.ir.ops._shape import dilated
+from minitvm.ir.ops.checks import StopFusion
 from minitvm.ir.ops.elemwise import Add, CastTo, Maximum, Minimum
 from minitvm.ir.ops.nn_conv import Conv2d
 from minitvm.ir.ops.nn_conv_transpose import ConvTranspose
@@ -27,6 +28,7 @@ from minitvm.ir.visitor import as_function, calls, rewrite
 from minitvm.passes.alter_op_layout import AlterOpLayout
 from minitvm.passes.manager import FunctionPass, PassContext
 from minitvm.passes.places import Asked, in_pipeline
+from minitvm.passes.simplify_expr import SEARCH
 
 LONGEST = {1: 256, 2: 32}
 """Results along an axis of a tile, by how many axes are cut."""
@@ -165,10 +167,27 @@ def _tiled(call: Call, op: Conv2d | MaxPool | AvgPool) -> Call:
     counts = tuple(cut.count for cut in cuts)
     fill = float(identity_of("max", data.tensor_type.dtype).value) if isinstance(op, MaxPool) else 0.0
     after = op.padding[2:] if isinstance(op, Conv2d) else ()
-    images = Call(ExtractTiles(spans, steps, op.padding[:2], counts, fill, runs, gaps, after), (data,), span=call.span)
+    whole = Call(StopFusion(), (data,), span=data.span) if _is_reshaped(data) else data
+    images = Call(ExtractTiles(spans, steps, op.padding[:2], counts, fill, runs, gaps, after), (whole,), span=call.span)
     plain = op.with_attributes(padding=(0, 0, 0, 0), dilation=apart)
     made = Call(plain, (images, *call.args[1:]), span=call.span)
     return Call(MergeTiles(size, data.tensor_type.shape[0], counts), (made,), span=call.span)
+
+
+def _is_reshaped(data: Expr) -> bool:
+    """True of what is element by element behind a reshape, as group norms are: tiles would divide by open sizes for
+    each pixel, and compute those of a halo again."""
+    pending, seen = [data], 0
+    while pending and seen < SEARCH:
+        node = pending.pop()
+        seen += 1
+        if not isinstance(node, Call) or not isinstance(node.op, Op):
+            continue
+        if isinstance(node.op, Reshape):
+            return True
+        if node.op.keeps_positions(len(node.args)):
+            pending += [arg for arg in node.args if arg.type == data.type]
+    return False
 
 
 def _transposed(call: Call, op: ConvTranspose) -> Expr:

@@ -39,6 +39,19 @@ def test_a_flat_axis_becomes_its_rows_and_columns(groups: int) -> None:
     assert isinstance(found.value, Load) and found.value.index[-1] == found.loops[-1][0]
 
 
+def test_rows_that_groups_are_made_of_are_not_split() -> None:
+    """Two channels a group: which one it is follows from channel and row, and elements of a row lie side by side."""
+    image = Buffer("image", (4, 2 * H * W), "float32")
+    c, h, w = (LoopVar(name) for name in "chw")
+    flat = (c * as_index(H) + h) * as_index(W) + w
+    value = image[flat // as_index(2 * H * W), flat % as_index(2 * H * W)]
+    with assumptions({"h": 64, "w": 64}):
+        assert dividing(value, {h: H, w: W}) == (w, W)
+        found = without_quotients(value, w, W)
+    divisions = [n for n in walk_exprs(found) if isinstance(n, Binary) and n.op in ("floordiv", "floormod")]
+    assert divisions and not any(n is w for division in divisions for n in walk_exprs(division))
+
+
 def test_what_is_no_multiple_stays() -> None:
     """Of an extent that is none of the divisor, of a sum that begins elsewhere, and of a divisor that varies."""
     k, buffer = LoopVar("k"), Buffer("x", (symbol("n"),), "float32")

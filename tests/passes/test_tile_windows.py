@@ -270,3 +270,27 @@ def test_single_pixels_of_few_channels_are_a_product(channels: int) -> None:
     (library,) = session.libraries
     kernels = [node.func for node in library.graph.nodes if node.is_kernel]
     assert kernels[0].startswith("fused_nn_batch_matmul_add") and not any("tiles" in name for name in kernels)
+
+
+def test_a_group_norm_is_computed_once_for_each_pixel() -> None:
+    """Not where tiles are cut: not again for a halo, and not by indices that divide by open sizes."""
+    nodes = """r = Reshape (x, three) i = InstanceNormalization (r, a, b) s = Shape (x) j = Reshape (i, s)
+        c = Conv <pads = [1, 1, 1, 1]> (j, w) y = Relu (c)"""
+    weights = "float[8] a, float[8] b, float[32, 32, 3, 3] w"
+    graph = (
+        f"g (float[n, 32, h, v] x, {weights}) => (float[n, 32, h, v] y) <int64[3] three = {{0, 8, -1}}> {{ {nodes} }}"
+    )
+    model = parser.parse_model('<ir_version: 9, opset_import: ["": 19]> ' + graph)
+    rng = np.random.default_rng(4)
+    for name, shape in (("w", (32, 32, 3, 3)), ("a", (8,)), ("b", (8,))):
+        drawn = rng.uniform(-0.1, 0.1, shape).astype(np.float32)
+        model.graph.initializer.append(numpy_helper.from_array(drawn, name))
+    del model.graph.input[1:]
+    session, runtime = minitvm.InferenceSession(model), onnxruntime.InferenceSession(model.SerializeToString())
+    for shape in ((1, 32, 40, 40), (2, 32, 11, 16), (1, 32, 1, 3)):
+        feed = {"x": rng.standard_normal(shape).astype(np.float32)}
+        [found], [want] = session.run(None, feed), runtime.run(None, feed)
+        np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4, strict=True)
+    (library,) = session.libraries
+    kernels = [node.func for node in library.graph.nodes if node.is_kernel]
+    assert not any("rsqrt" in name and "tiles" in name for name in kernels)
