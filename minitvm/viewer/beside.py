@@ -54,19 +54,25 @@ def beside(this: Document, other: Document, name: str) -> dict[str, Any]:
 def _launches(document: Document, is_measured: bool) -> list[_Launch]:
     kernels = {kernel["symbol"]: kernel for kernel in document["kernels"]}
     measured = {row[0]: row for row in document["run"]["kernels"]} if is_measured else {}
-    found = []
+    found, launched = [], {node["func"] for node in document["graph"]}
     for number, node in enumerate(document["graph"]):
         kernel, row = kernels.get(node["func"]), measured.get(number)
-        if node.get("once") or (
-            kernel is None and node["kind"] != "python"
-        ):  # what only has another shape runs nothing
+        runs = kernel is not None or node["kind"] == "python"  # what only has another shape does not
+        if not runs or node.get("once"):
             continue
         role = kernel["role"] if kernel else node["name"]
         seconds = row[-1] if row else kernel["predicted"] if kernel else 0.0
         is_sure = row is None or row[1]["verdict"] == "reliable"
         names, text = tuple(node["spans"]) or (f"\n{role}",), _text(document, node["func"])
         found.append(_Launch(node["func"], role, names, seconds, kernel["bytes"] if kernel else 0, is_sure, text))
-    return found
+    return found + [_inside(document, one, not is_measured) for s, one in kernels.items() if s not in launched]
+
+
+def _inside(document: Document, kernel: Mapping[str, Any], is_sure: bool) -> _Launch:
+    """A kernel of a branch or a loop's body, once, as long as predicted: how often it runs the data decide."""
+    names = tuple(kernel["nodes"]) or (f"\n{kernel['role']}",)
+    text = _text(document, kernel["symbol"])
+    return _Launch(kernel["symbol"], kernel["role"], names, kernel["predicted"], kernel["bytes"], is_sure, text)
 
 
 def _text(document: Document, symbol: str) -> tuple[str, ...]:

@@ -22,6 +22,19 @@ def passes(page: Any) -> None:
     page.click("[data-pass] >> text=SimplifyInference")
 
 
+def layout(page: Any) -> None:
+    page.click("[data-pass] >> text=AlterOpLayout")
+
+
+def fusion(page: Any) -> None:
+    page.click("[data-pass] >> text=FuseOps")
+
+
+def closer(page: Any) -> None:
+    for _ in range(4):
+        page.keyboard.press("w")
+
+
 def drawing(page: Any) -> None:
     passes(page)
     page.click("[data-value=drawing]")
@@ -63,6 +76,8 @@ def nothing(page: Any) -> None: ...
 VIEWS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "overview": ("overview", nothing),
     "passes": ("passes", passes),
+    "layout": ("passes", layout),
+    "fusion": ("passes", fusion),
     "drawing": ("passes", drawing),
     "graph": ("graph", graph),
     "calls": ("graph", calls),
@@ -71,7 +86,7 @@ VIEWS: dict[str, tuple[str, Callable[[Any], None]]] = {
     "cuda": ("kernels", cuda),
     "roofline": ("roofline", nothing),
     "memory": ("memory", nothing),
-    "threads": ("threads", nothing),
+    "threads": ("threads", closer),
     "beside": ("beside", nothing),
 }
 """By name of the picture: the view, and what is done in it."""

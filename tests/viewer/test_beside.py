@@ -10,6 +10,7 @@ import browser as browsers
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from test_explains import with_branches
 from test_viewer import two_convolutions
 
 import minitvm
@@ -54,6 +55,14 @@ def test_what_is_fused_stands_beside_its_calls(documents: list[dict[str, Any]]) 
     assert {symbol for row in found["kernels"] for symbol, _ in row["sides"][1]} == set(found["code"])
     fired = {row["name"]: row["done"] for row in found["passes"]}
     assert any(here and here["fired"] and not there for here, there in fired.values())
+
+
+def test_kernels_of_branches_are_compared() -> None:
+    this, other = (
+        document_of(minitvm.compile(with_branches(), opt_level=level, trace=True).report, "") for level in (3, 1)
+    )
+    rows = beside(this, other, "")["kernels"]
+    assert any("/then/conv" in row["spans"] for row in rows)
 
 
 def test_times_are_measured_where_both_builds_were(documents: list[dict[str, Any]]) -> None:
