@@ -27,6 +27,7 @@ KINDS = {
         "scopes/test_normal_forms.py",
         "scopes/test_recursion.py",
     ],
+    "type inference, structural equality and hash of scopes": ["scopes/test_types_and_equality.py"],
     "FakeQuantizationToInteger": ["tvm/test_fake_quantization_of_relay.py"],
     "variables, types, constants, functions, modules, executors": ["tvm/test_forms_of_nodes.py"],
     "operators: forms and numbers": ["tvm/test_operators_of_relay.py", "tvm/test_rare_operators_of_relay.py"],

@@ -218,3 +218,19 @@ def test_networks_in_names() -> None:
     read = relay.fromtext(named.astext())
     assert structural_equal(read, named)
     assert structural_equal(transform.ToGraphNormalForm()(read), module)
+
+
+def test_patterns_of_bindings_and_choices() -> None:
+    from minitvm.relay import dataflow_pattern as pattern
+
+    y, exp = relay.var("y"), pattern.is_op("exp")(pattern.wildcard())
+    any_, other, third = (pattern.wildcard() for _ in range(3))
+    bound = relay.Let(y, relay.exp(X), y + X)
+    assert pattern.is_let(pattern.is_var("y"), exp, pattern.is_op("add")(any_, other)).match(bound)
+    assert not pattern.is_let(any_, pattern.is_op("tanh")(other), third).match(bound)
+    assert not pattern.is_let(any_, other, third).match(relay.exp(X))
+    for choice in (relay.If(FLAG, relay.exp(X), X), nested().body.body.value):
+        assert pattern.is_if(pattern.is_var("flag"), any_, other).match(choice)
+        assert not pattern.is_if(exp, any_, other).match(choice)
+    assert pattern.is_if(any_, exp, pattern.is_var("x")).match(relay.If(FLAG, relay.exp(X), X))
+    assert not pattern.is_if(any_, other, third).match(bound)

@@ -20,7 +20,9 @@ from minitvm.ir.structural import structural_equal
 from minitvm.ir.types import TensorType, Type, accepts
 from minitvm.ir.visitor import children, post_order, rebuild_over, substitute, use_counts
 from minitvm.ir.visitor import rewrite as rewrite_nodes
+from minitvm.scopes.nodes import If, Let
 from minitvm.tvm import lacking
+from minitvm.tvm.relay.scoped import ScopedPattern
 
 _numbers = count()
 MOST_ROUNDS, MOST_GROWTH = 100, 1000
@@ -227,6 +229,20 @@ def is_tuple(fields: Sequence[DFPattern] | None = None) -> DFPattern:
 
 def is_tuple_get_item(tuple_value: DFPattern, index: int | None = None) -> DFPattern:
     return DFPattern(lambda name: p.get_item(tuple_value.ours, index, name)).of(tuple_value)
+
+
+def is_let(var: DFPattern, value: DFPattern, body: DFPattern) -> DFPattern:
+    """A ``let`` of such a variable, value and body."""
+    return _of_parts(Let, var, value, body)
+
+
+def is_if(cond: DFPattern, true_branch: DFPattern, false_branch: DFPattern) -> DFPattern:
+    """A choice of such a condition and branches, which are over what they use, not functions of it."""
+    return _of_parts(If, cond, true_branch, false_branch)
+
+
+def _of_parts(kind: type[Expr], *given: DFPattern) -> DFPattern:
+    return DFPattern(lambda name: ScopedPattern(name, of=tuple(one.ours for one in given), node=kind)).of(*given)
 
 
 def dominates(parent: DFPattern, path: DFPattern, child: DFPattern) -> DFPattern:
