@@ -55,8 +55,8 @@ def fenced(nbytes: int) -> np.ndarray:
     return memory[start : start + nbytes]
 
 
-def fenced_empty(shape: Sequence[int], dtype: Any) -> np.ndarray:
-    """In place of ``arrays.aligned_empty``."""
+def fenced_empty(shape: Sequence[int], dtype: Any, lasts: bool = False) -> np.ndarray:
+    """In place of ``arrays.aligned_empty``: every array has pages of its own."""
     kind = np.dtype(dtype)
     found: np.ndarray = fenced(math.prod(shape) * kind.itemsize).view(kind).reshape(tuple(shape))
     return found

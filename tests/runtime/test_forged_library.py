@@ -23,7 +23,7 @@ from minitvm import relay
 from minitvm.driver import HostCallWarning
 from minitvm.errors import LibraryError
 from minitvm.ir.builder import call_op
-from minitvm.runtime import archive, hosts
+from minitvm.runtime import archive, host_json
 from minitvm.runtime.document import sealed
 
 RNG = np.random.default_rng(5)
@@ -427,7 +427,7 @@ def test_a_seal_that_is_damaged_is_none(library: minitvm.Library) -> None:
 def test_host_calls_that_cannot_be_saved_run_and_say_so(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hosts, "_PLAIN", (bool,))  # as for attributes that only an operator of one's own has
+    monkeypatch.setattr(host_json, "_PLAIN", (bool,))  # as for attributes that only an operator of one's own has
     x = relay.var("x", shape=(None,))
     library = built(relay.Function([x], call_op("strided_slice", x, begin=(1,), end=(3,))))
     module = minitvm.GraphModule(library["default"]())
