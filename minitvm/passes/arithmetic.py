@@ -381,10 +381,14 @@ def _factored(x: Expr, y: Expr, a: float, b: float, c: float) -> Replacement:
         return x + y * _scalar(-root, y)
 
     low, high = ((-b + sign * discriminant**0.5) / (2 * a) for sign in (-1, 1))
+    refusal = out_of_range(np.asarray([_scalar(root, y).value for root in (low, high)]), np.ones(2))
+    if refusal is not None:
+        return refusal
     first = factor(low)
     product = first * (first if low == high else factor(high))
     return product if a == 1 else product * _scalar(a, x)
 
 
 def _scalar(number: float, like: Expr) -> Constant:
-    return Constant(np.asarray(number, like.dtype))
+    with np.errstate(over="ignore"):
+        return Constant(np.asarray(number, like.dtype))

@@ -108,7 +108,7 @@ class MergeTiles(_Tiled, name="nn.merge_tiles"):
     layout: str = "NCHW"
 
     def infer(self, data: TensorType) -> TensorType:
-        n, h, w = self._axes()
+        n, h, w = self._axes(data)
         if 0 in (data.shape[h], data.shape[w]):
             raise self.reject(f"{data} are tiles of no pixels")
         if differ(data.shape[n], self.batch * product(self.counts)):
