@@ -560,9 +560,8 @@ def main(seeds: int) -> int:
             if rejected != (name in WRONG):
                 bad += 1
                 print(f"seed {seed}: {verdict}", flush=True)
-    print(
-        f"{len(WRONG)} wrong rules and {len(RIGHT) + len(own)} right ones, {seeds} seeds: {bad} verdicts that are not so"
-    )
+    rights = len(RIGHT) + len(own)
+    print(f"{len(WRONG)} wrong rules and {rights} right ones, {seeds} seeds: {bad} verdicts that are not so")
     return bad
 
 
