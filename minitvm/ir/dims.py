@@ -244,11 +244,14 @@ def _in_order(items: Sequence[Item], key: Callable[[Item], Any]) -> list[Item]:
     return [item for _, item in keyed]
 
 
-def _degree(term: tuple[Monomial, int]) -> tuple[int, list[str]]:
-    return -len(term[0]), list(map(str, term[0]))
-
-
 def _collect(terms: tuple[tuple[Monomial, int], ...]) -> Dim:
+    found = _collected(terms)
+    return anonymous() if found is None else found
+
+
+@lru_cache(1 << 14)
+def _collected(terms: tuple[tuple[Monomial, int], ...]) -> Dim | None:
+    """The sum, one object for each; ``None`` where it is too long."""
     factors: dict[Monomial, int] = {}
     for monomial, factor in terms:
         factors[monomial] = factors.get(monomial, 0) + factor
@@ -256,16 +259,13 @@ def _collect(terms: tuple[tuple[Monomial, int], ...]) -> Dim:
     if all(not monomial for monomial, _ in kept):
         return sum(factor for _, factor in kept)
     if len(kept) > MOST_PARTS or any(len(monomial) > MOST_FACTORS for monomial, _ in kept):
-        return anonymous()
-    return _bounded(SymbolicDim(tuple(_in_order(kept, _degree))))
+        return None
+    found = SymbolicDim(tuple(_in_order(kept, lambda term: (-len(term[0]), list(map(str, term[0]))))))
+    return found if found.parts <= MOST_PARTS else None
 
 
 def _parts(dim: Dim) -> int:
     return dim.parts if isinstance(dim, SymbolicDim) else 1
-
-
-def _bounded(dim: SymbolicDim) -> SymbolicDim:
-    return dim if dim.parts <= MOST_PARTS else anonymous()
 
 
 def symbol(name: str) -> SymbolicDim:
@@ -341,7 +341,7 @@ def _divided(monomial: Monomial, factor: int, by: Monomial, divisor: int) -> Dim
 def _applied(function: str, a: Dim, b: Dim) -> Dim:
     if function in ("min", "max", "broadcast"):
         a, b = _in_order((a, b), lambda d: (isinstance(d, int), str(d)))
-    return _bounded(SymbolicDim((((Atom(function, (a, b)),), 1),))) if function != "//" or b != 1 else a
+    return _collect((((Atom(function, (a, b)),), 1),)) if function != "//" or b != 1 else a
 
 
 @lru_cache(1 << 14)
@@ -396,6 +396,7 @@ def symbols_of(dims: Iterable[SymbolicDim]) -> frozenset[str]:
     return frozenset(atom.of[0] for dim in dims for atom in dim.symbols() if atom.kind == "symbol")
 
 
+@lru_cache(1 << 14)
 def always_less(a: Dim, b: Dim) -> bool:
     """True if a < b whatever the symbols stand for, as far as that is seen."""
     if isinstance(a, int) and isinstance(b, int):

@@ -384,11 +384,12 @@ def map_expr(
     while stack:
         node = stack[-1]
         operands = node.operands
-        waiting = [child for child in operands if child not in done]
+        waiting = [child for child in operands if child not in done] if operands else operands
         if waiting:
             stack += reversed(waiting)
         elif stack.pop() not in done:
-            done[node] = visit(rebuild_expr(node, [done[child] for child in operands]) if operands else node)
+            made = tuple([done[child] for child in operands]) if operands else operands
+            done[node] = visit(node if made == operands else rebuild_expr(node, made))
     return done[expr]
 
 
