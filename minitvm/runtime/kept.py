@@ -260,7 +260,10 @@ class _Reader:
         key = self._keys[-1]
         if head["key"] != key or self._sums.hexdigest() != head["sums"]:
             raise ValueError("it is another one, or its parameters are damaged")
+        given = list(found.params.values())
         found = replace(found, params={name: shared(value) for name, value in found.params.items()})
+        for value in given:  # which others may have been compared with
+            self._let_go(value)
         for name in found.params.keys() - head["form"]["borrowed"].keys():
             self._cache.lend(found.params[name], key, name)
         _alive[str(self._cache.folder), key] = found
@@ -282,7 +285,18 @@ class _Reader:
         found = artifact_of(document, self._piece(form["entry"]), objects, data, branches, borrowed)
         for value in found.params.values():
             self._sums.update(_sums(value))
+            self._let_go(value)
         return replace(found, model=form["model"], values=values_of(form["values"]))
+
+    def _let_go(self, value: np.ndarray) -> None:
+        """What was only added up leaves memory; runs read again what they need, a table of tokens hardly."""
+        whole = np.frombuffer(self._data, np.uint8)
+        start = value.ctypes.data - whole.ctypes.data
+        first, last = (edge + -edge % mmap.PAGESIZE for edge in (start, start + value.nbytes))
+        memory = self._data.obj
+        is_here = 0 <= first < last <= len(whole) and value.nbytes >= WORTH_SHARING  # not borrowed from another entry
+        if isinstance(memory, mmap.mmap) and is_here and hasattr(mmap, "MADV_DONTNEED"):
+            memory.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     def _piece(self, place: Sequence[int]) -> bytes:
         start, size = place
