@@ -28,7 +28,7 @@ Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 Planned: TypeAlias = Any
 """A :class:`Library`, for all shapes or for numbers, that has these plans."""
 
-MOST_MET = 1024
+MOST_MET = 128
 """Values of symbols whose types are kept."""
 
 MOST_PLANS = 8
