@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -136,28 +137,23 @@ def tune(
     budget: float = 600.0,
     most: int = 8,
     on_progress: Progress | None = None,
+    executor: Executor | None = None,
 ) -> Tuned:
     """Try what the templates of a model's kernels could be, ``most`` ways each and ``budget`` seconds in all.
 
     What came of it is written to ``path``, for the option ``minitvm.records`` of later builds; what is there already is
-    not tried again.
+    not tried again.  An ``executor`` of ``concurrent.futures``, or a cluster's, tries several ways at a time, in
+    processes or on machines of the same kind.
     """
     module, params = from_onnx(model, shape_dict=shape_dict, value_dict=value_dict)
     backend = backend_for(target, num_threads)
     compiler = KernelCompiler(backend, kernel_cache(config.cache_dir()))
-    return tuned(module, params, compiler, opt_level, path, budget, most, on_progress)
+    return tuned(module, params, compiler, opt_level, path, budget, most, on_progress, executor)
 
 
 @door
 def tuned(
-    module: Module,
-    params: dict[str, Any],
-    compiler: KernelCompiler,
-    opt_level: int,
-    path: Path,
-    budget: float,
-    most: int,
-    on_progress: Progress | None,
+    module: Module, params: dict[str, Any], compiler: KernelCompiler, opt_level: int, path: Path, *how: Any
 ) -> Tuned:
     """Tries what the kernels of a module could be."""
     raise left_out("tuning")

@@ -6,6 +6,7 @@ import contextlib
 import pathlib
 import webbrowser
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import click
@@ -17,7 +18,7 @@ from onnx import helper, numpy_helper
 
 import minitvm
 from minitvm import models
-from minitvm.cli import building, check, cli, common, demo, profile, run
+from minitvm.cli import building, check, cli, common, demo, profile, run, workers
 from minitvm.codegen.llvm.backend import LlvmBackend
 from minitvm.driver.kernels import KernelCompiler
 from minitvm.errors import MiniTVMError
@@ -126,6 +127,7 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Log:
     note(mutation, "ThreadPoolExecutor", lambda jobs: f"{jobs} at a time")
     verdict = lambda rule, tries, seed: rule_check.Verdict(rule)  # noqa: E731
     note(rule_check, "verify_rule", lambda rule, tries, seed: f"{tries} tries, seed {seed}", verdict)
+    note(workers, "ProcessPoolExecutor", lambda n, **_: f"{n} workers", lambda n, **_: ThreadPoolExecutor(n))
     monkeypatch.setattr(webbrowser, "open", str)
     server = lambda _, watched, port: f"port {port}, watches {' '.join(map(str, watched))}"  # noqa: E731
     note(serve, "Server", server, lambda *_: _Served())

@@ -32,7 +32,12 @@ _SHARED: dict[str, Case] = {
     "--json": ("--json", '"result": '),
     "--trusted-key": ("--trusted-key no.pem", "no.pem", "m.mtvm"),
 }
+_WORKERS: dict[str, Case] = {
+    "--workers": ("--workers 1", "1 workers"),
+    "--scheduler": ("--scheduler tcp://127.0.0.1:1", "there is no scheduler at|needs Dask"),
+}
 _PLOTS: dict[str, Case] = {
+    **_WORKERS,
     "--rounds": ("--rounds 1", "1 rounds"),
     "--csv": ("--csv figures.csv", "wrote figures.csv"),
     "--plot": ("--plot p.png", "wrote p.png|matplotlib"),
@@ -52,6 +57,7 @@ CASES: Mapping[str, tuple[str, Mapping[str, Case]]] = {
         {
             "--output": ("-o other.jsonl", "other.jsonl: "),
             "--budget": ("--budget 0", "nothing can be tried"),
+            **_WORKERS,
             "--trials": ("-n 2", "of 2 ways", "one.onnx -n 1 --shape x:64x4"),
         },
     ),

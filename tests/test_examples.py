@@ -23,6 +23,7 @@ PRINTED = {
         "=== asm",
         "__global__ void",
     ),
+    "rewrite_with_egglog.py": ("5 operators before, 3 after", "add(%0, %c)"),
     "train_mlp.py": ("mlp, minitvm", "convolution, minitvm", "accuracy"),
     "write_a_pass.py": ("exp(%0)", "DropReluOfMagnitude"),
 }
@@ -56,8 +57,9 @@ CHECKS: dict[str, Callable[[list[str]], None]] = {
 
 
 def run_example(name: str) -> str:
-    if "onnxruntime" in name:
-        pytest.importorskip("onnxruntime")
+    for package in ("onnxruntime", "egglog"):
+        if package in name:
+            pytest.importorskip(package)
     done = subprocess.run([sys.executable, EXAMPLES / name], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout

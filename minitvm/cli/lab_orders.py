@@ -13,6 +13,7 @@ from rich.table import Table
 from minitvm.cli import building, common
 from minitvm.cli.common import say, stdout, table
 from minitvm.cli.options import PATH, OnnxModel, as_json, command, option
+from minitvm.cli.workers import executor, workers
 from minitvm.lab.ordering import COLUMNS, Experiment, Trial
 from minitvm.lab.ordering import levels as try_levels
 from minitvm.lab.ordering import orders as try_orders
@@ -31,6 +32,7 @@ _plot = option("--plot", type=PATH, help="File for a picture of time and bytes (
 @_csv
 @_plot
 @as_json
+@workers
 @building.compiles()
 def orders(
     model: Path | None,
@@ -39,6 +41,8 @@ def orders(
     csv_path: Path | None,
     plot: Path | None,
     as_json: bool,
+    workers: int | None,
+    scheduler: str | None,
     chosen: building.Chosen,
 ) -> None:
     """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) with --passes in every order, each in
@@ -54,9 +58,9 @@ def orders(
     """
     names = [name.strip() for name in passes.split(",") if name.strip()]
     given = subject(model, chosen, csv_path, plot)
-    with common.compiling("orders") as progress:
+    with executor(workers, scheduler) as made, common.compiling("orders") as progress:
         how: dict[str, Any] = {"opt_level": chosen.opt_level, "rounds": rounds, "on_progress": progress}
-        found = try_orders(passes=names, **how, **given)
+        found = try_orders(passes=names, executor=made, **how, **given)
     show(found, csv_path, plot, as_json)
 
 
@@ -66,16 +70,24 @@ def orders(
 @_csv
 @_plot
 @as_json
+@workers
 @building.compiles(opt_level=None)
 def levels(
-    model: Path | None, rounds: int, csv_path: Path | None, plot: Path | None, as_json: bool, chosen: building.Chosen
+    model: Path | None,
+    rounds: int,
+    csv_path: Path | None,
+    plot: Path | None,
+    as_json: bool,
+    workers: int | None,
+    scheduler: str | None,
+    chosen: building.Chosen,
 ) -> None:
     """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) at all levels, and run all on the same
     random inputs; columns as those of 'minitvm lab orders'.
     """
     given = subject(model, chosen, csv_path, plot)
-    with common.compiling("levels") as progress:
-        found = try_levels(rounds=rounds, on_progress=progress, **given)
+    with executor(workers, scheduler) as made, common.compiling("levels") as progress:
+        found = try_levels(rounds=rounds, on_progress=progress, executor=made, **given)
     show(found, csv_path, plot, as_json)
 
 

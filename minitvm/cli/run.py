@@ -15,6 +15,7 @@ from minitvm.cli import building, common
 from minitvm.cli.common import say, stdout, table
 from minitvm.cli.generate import generate
 from minitvm.cli.options import AS_JSON, LIBRARY, PATH, SUFFIX, as_json, command, option
+from minitvm.cli.workers import executor, workers
 from minitvm.driver import backend_for
 from minitvm.driver.roofline import rates_of, roofline_of
 from minitvm.errors import ConfigError
@@ -65,23 +66,34 @@ def compile_command(model: Path, output: Path | None, chosen: building.Chosen, s
 @option("-o", "--output", type=PATH, help="File of records to go on with; MODEL with .jsonl by default.")
 @option("--budget", default=600.0, help="Seconds to spend.")
 @option("-n", "--trials", type=click.IntRange(1), default=8, help="Ways to try for a kernel.")
+@workers
 @building.compiles()
-def tune(model: Path, output: Path | None, budget: float, trials: int, chosen: building.Chosen) -> None:
+def tune(
+    model: Path,
+    output: Path | None,
+    budget: float,
+    trials: int,
+    workers: int | None,
+    scheduler: str | None,
+    chosen: building.Chosen,
+) -> None:
     """Try ways to make the kernels of MODEL (.onnx), and write down how each did, one JSON object a line.
 
     Ways are measured where the target's machine is there, else compiled, and judged by the registers and the memory
-    that they need. What the file has already is not tried again: a tuning that was interrupted goes on.
+    that they need. What the file has already is not tried again: a tuning that was interrupted goes on. With --workers
+    or --scheduler several are tried at a time, on machines of one kind; lines are in the same order.
 
     \b
     Examples:
       minitvm tune resnet18.onnx --threads 1 --budget 300
       minitvm tune resnet18.onnx --target 'cuda -arch=sm_80' --config cuda.allow_tf32=true
+      minitvm tune resnet18.onnx --threads 1 --scheduler tcp://node1:8786
       minitvm compile resnet18.onnx --threads 1 --config minitvm.records=resnet18.jsonl
     """
     path = common.output(output or common.beside(model, ".jsonl"), model)
     how = {**chosen.of(model), "opt_level": chosen.opt_level, "budget": budget, "most": trials}
-    with common.compiling(f"tuning {model.name}") as progress:
-        found = tune_model(model, path, on_progress=progress, **how)
+    with executor(workers, scheduler) as made, common.compiling(f"tuning {model.name}") as progress:
+        found = tune_model(model, path, on_progress=progress, executor=made, **how)
     say(f"{path}: {found.now} of {found.total} ways tried, {found.known} known before")
     if found.not_measured:
         say(f"  not measured, judged by their code: {found.not_measured}")

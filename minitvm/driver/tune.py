@@ -8,22 +8,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from concurrent.futures import Executor, Future
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from minitvm import config
 from minitvm.codegen.problem import Choice, Template
 from minitvm.codegen.records import Key, Record, key_of, read, trying
-from minitvm.driver.compile import alone, optimize_for
+from minitvm.driver.compile import alone, backend_for, optimize_for
 from minitvm.driver.kernels import KernelCompiler, Progress
 from minitvm.driver.program import read_program
 from minitvm.driver.roofline import rates_of
 from minitvm.errors import CompilerError, ConfigError, DeviceError, MiniTVMError, as_raised
 from minitvm.ir.expr import Function, Module
 from minitvm.passes.draws import random_value
+from minitvm.passes.manager import PassContext
+from minitvm.runtime.cache import KernelCache
 from minitvm.runtime.debug import GraphModuleDebug
 from minitvm.runtime.graph import Node
 from minitvm.runtime.library import Library
@@ -104,9 +109,10 @@ def tuned(
     budget: float,
     most: int,
     on_progress: Progress | None,
+    executor: Executor | None,
 ) -> Tuned:
     """:func:`tune` of all :func:`tasks` of a module."""
-    return tune(tasks(module, params, compiler, opt_level), compiler, path, budget, most, on_progress)
+    return tune(tasks(module, params, compiler, opt_level), compiler, path, budget, most, on_progress, True, executor)
 
 
 def tune(
@@ -117,10 +123,13 @@ def tune(
     most: int = 8,
     on_progress: Progress | None = None,
     measures: bool = True,
+    executor: Executor | None = None,
 ) -> Tuned:
     """Try ``most`` choices of every task for ``budget`` seconds at most, the best ones of all tasks first.
 
     ``measures``: false where their code is only asked for what it needs, and kept for whoever measures it later.
+    ``executor``: who tries them, in processes or on machines of the same kind; here without one.  Lines are the same,
+    and in the same order, but for what is measured.
     Raises :class:`ConfigError` where ``path`` holds something else, or the budget is too small for anything.
     """
     if not budget > 0:
@@ -129,15 +138,18 @@ def tune(
     rounds = [list(enumerate(task.trials(most))) for task in found]
     trials = [trial for _, trial in sorted((t for tried in rounds for t in tried), key=lambda t: t[0])]
     state, end = Tuned(len(trials), not_measured="" if measures else "nobody asked"), time.monotonic() + budget
-    tuner = _Tuner(compiler, state)
-    with path.open("a", encoding="utf-8") as file:
+    tuner = _Tuner(compiler, state) if executor is None else _Sent(compiler, state, executor=executor)
+    with path.open("a", encoding="utf-8") as file, tuner:
+        tuner.begin([(trial, known.get((trial.record.key, trial.record.choice))) for trial in trials])
         for done, trial in enumerate(trials, 1):
             if time.monotonic() > end:
                 break
-            if tuner.is_known(trial, known):
+            before = known.get((trial.record.key, trial.record.choice))
+            record = None if tuner.is_known(trial, before) else tuner.tried(trial, before)
+            if record is None or record == before:
                 state.known += 1
             else:
-                file.write(f"{tuner.tried(trial, known.get((trial.record.key, trial.record.choice)))}\n")
+                file.write(f"{record}\n")
                 file.flush()
                 state.now += 1
             if on_progress is not None:
@@ -147,15 +159,20 @@ def tune(
 
 
 @dataclass
-class _Tuner:
+class _Tuner(AbstractContextManager[None]):
     compiler: KernelCompiler
     state: Tuned
     measures: bool = False
     """It is known that kernels can be."""
 
-    def is_known(self, trial: Trial, known: Mapping[tuple[Key, str], Record]) -> bool:
+    def begin(self, trials: Sequence[tuple[Trial, Record | None]]) -> None:
+        """All trials, with what is known of them, before the first one."""
+
+    def __exit__(self, *_: object) -> None:
+        """Trials that nobody asked for are left."""
+
+    def is_known(self, trial: Trial, record: Record | None) -> bool:
         """What was only predicted may be measured now; whether it can be, the first trial says."""
-        record = known.get((trial.record.key, trial.record.choice))
         if record is None:
             return False
         return record.seconds is not None or record.why_not != "" or not self._can_measure(trial)
@@ -220,6 +237,56 @@ class _Tuner:
     @cached_property
     def rates(self) -> Rates:
         return rates_of(self.compiler.backend)
+
+
+@dataclass
+class _Sent(_Tuner):
+    """Trials that an executor makes; whether kernels can be measured, it says with the first one."""
+
+    executor: Executor = field(kw_only=True)
+    futures: dict[tuple[Key, str], Future[tuple[Record, str]]] = field(default_factory=dict, init=False)
+
+    def begin(self, trials: Sequence[tuple[Trial, Record | None]]) -> None:
+        how, measures = dict(PassContext.current().config), not self.state.not_measured
+        backend = self.compiler.backend
+        for trial, known in trials:
+            if not self.is_known(trial, known):
+                task = (trial.task.symbol, trial.task.group, str(backend.target), backend.machine.threads)
+                sent = self.executor.submit(_tried_there, task, trial.record, known, how, measures)
+                self.futures[trial.record.key, trial.record.choice] = sent
+
+    def __exit__(self, *_: object) -> None:
+        for future in self.futures.values():
+            future.cancel()
+
+    def _can_measure(self, trial: Trial) -> bool:
+        return not self.state.not_measured
+
+    def tried(self, trial: Trial, known: Record | None = None) -> Record:
+        record, self.state.not_measured = self.futures[trial.record.key, trial.record.choice].result()
+        return record
+
+
+def _tried_there(
+    task: tuple[str, Function, str, int], asked: Record, known: Record | None, how: dict[str, Any], measures: bool
+) -> tuple[Record, str]:
+    """One trial in whatever process this is; its record, and why it was not measured.
+
+    :class:`ConfigError` on a machine of another kind, whose figures would count for nothing.
+    """
+    symbol, group, target, threads = task
+    with PassContext(config=how):
+        compiler = KernelCompiler(backend_for(target, threads), KernelCache(config.cache_dir()))
+        template = _template(symbol, group, compiler)
+        if template is None or key_of(template) != asked.key:
+            raise ConfigError(
+                f"{asked.template} is tuned for {asked.machine}, and a worker is another machine",
+                hint="workers have to be machines of one kind",
+            )
+        [choice] = [choice for choice in template.candidates if str(choice) == asked.choice]
+        state = Tuned(1, not_measured="" if measures else "nobody asked")
+        tuner = _Tuner(compiler, state)
+        return tuner.tried(Trial(Task(symbol, group, template), choice, asked), known), state.not_measured
 
 
 def _on_device(library: Library) -> Any:

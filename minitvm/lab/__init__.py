@@ -40,6 +40,10 @@ if TYPE_CHECKING:
     from minitvm.lab.rule_check import Counterexample as Counterexample
     from minitvm.lab.rule_check import Verdict as Verdict
     from minitvm.lab.rule_check import verify_rule as verify_rule
+    from minitvm.lab.sweeping import sweep as sweep
+    from minitvm.lab.terms import Term as Term
+    from minitvm.lab.terms import expression_of as expression_of
+    from minitvm.lab.terms import module_of as module_of
 
 _OFFERED = {
     "check_all": "check object_of used",
@@ -54,6 +58,8 @@ _OFFERED = {
     "profiling": "Profile profile",
     "records": "features",
     "rule_check": "Counterexample Verdict verify_rule",
+    "sweeping": "sweep",
+    "terms": "Term expression_of module_of",
     "bars": "progress",
 }
 """Names by the module here that has them; what is not used is not imported."""
