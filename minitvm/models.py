@@ -153,7 +153,15 @@ def tune(
 
 @door
 def tuned(
-    module: Module, params: dict[str, Any], compiler: KernelCompiler, opt_level: int, path: Path, *how: Any
+    module: Module,
+    params: dict[str, Any],
+    compiler: KernelCompiler,
+    opt_level: int,
+    path: Path,
+    budget: float,
+    most: int,
+    on_progress: Progress | None,
+    executor: Executor | None,
 ) -> Tuned:
     """Tries what the kernels of a module could be."""
     raise left_out("tuning")
