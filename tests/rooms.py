@@ -43,9 +43,9 @@ ROOMS = {
         " frontend/onnx/overrides.py",
     ),
     "tvm": room(
-        3_753, "tvm relay contrib context.pyi error.pyi instrument.pyi module.pyi nd.pyi parser.pyi transform.pyi"
+        3_779, "tvm relay contrib context.pyi error.pyi instrument.pyi module.pyi nd.pyi parser.pyi transform.pyi"
     ),
-    "scopes": room(1_175, "scopes"),
+    "scopes": room(1_177, "scopes"),
     "torch": room(430, "torch"),
     "primer": room(1_000, "primer.py"),
     "testing": room(579, "testing"),

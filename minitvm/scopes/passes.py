@@ -8,12 +8,13 @@ from dataclasses import replace
 
 from minitvm.errors import PassError, did_you_mean
 from minitvm.ir.expr import Expr, Function, Module
+from minitvm.ir.types import Type
 from minitvm.ir.visitor import as_function, rebuild
 from minitvm.passes.canonicalize import InferType as PlainTypes
 from minitvm.passes.manager import ModulePass, PassContext
 from minitvm.passes.redundancy import DeadCodeElimination as PlainCode
 from minitvm.scopes import normal, prune
-from minitvm.scopes.infer import infer_module
+from minitvm.scopes.infer import infer, infer_module
 from minitvm.scopes.names import call_graph, linked, named, reached
 from minitvm.scopes.nodes import is_plain_module
 
@@ -127,6 +128,16 @@ class RemoveUnused(ModulePass):
         used = reached(call_graph(module), self.entries)
         kept = {name: function for name, function in module.functions.items() if name in used}
         return module if len(kept) == len(module.functions) else Module(kept)
+
+
+def ToANormalFormExpr(expr: Expr) -> Expr:
+    """An expression with names for all that it computes."""
+    return infer(normal.a_normal_form(expr))
+
+
+def InferTypeLocal(expr: Expr) -> Type | None:
+    """The type of an expression by itself; ``None`` while variables in it have none."""
+    return infer(expr).checked_type
 
 
 InferType, DeadCodeElimination, RemoveUnusedFunctions = TypesOfScopes, CodeOfScopes, RemoveUnused

@@ -55,6 +55,11 @@ INSTEAD: dict[str, str] = {
         f"relay.transform.{name}": "relay.transform.gradient gives gradients, without closures and references"
         for name in ("LazyGradientInit", "PartialEvaluate")
     },
+    "relay.analysis.check_kind": "a type that is none is an error where it is made",
+    "relay.analysis.unmatched_cases": "there is no Match: tensors and tuples only",
+    "relay.analysis.extract_fake_quantized_ops": "relay.analysis.list_fake_quantized_op_freqs counts them",
+    "relay.analysis.search_fc_transpose": "transposed weights are folded: weights that are constants cost nothing",
+    "relay.analysis.get_calibration_data": "minitvm.debug_executor.GraphModuleDebug keeps what lies between",
     "relay.transform.FlattenAtrousConv": "ONNX has dilations, which convolutions take",
     "relay.transform.SplitArgs": "kernels take any number of arguments",
     "relay.transform.PlanDevices": "a library runs on one device",

@@ -23,10 +23,12 @@ if TYPE_CHECKING:
     from minitvm.passes.partition import MergeComposite as MergeComposite
     from minitvm.passes.partition import PartitionGraph as PartitionGraph
     from minitvm.scopes.passes import EtaExpand as EtaExpand
+    from minitvm.scopes.passes import InferTypeLocal as InferTypeLocal
     from minitvm.scopes.passes import Inline as Inline
     from minitvm.scopes.passes import LambdaLift as LambdaLift
     from minitvm.scopes.passes import RemoveUnusedFunctions as RemoveUnusedFunctions
     from minitvm.scopes.passes import ToANormalForm as ToANormalForm
+    from minitvm.scopes.passes import ToANormalFormExpr as ToANormalFormExpr
     from minitvm.scopes.passes import ToBasicBlockNormalForm as ToBasicBlockNormalForm
     from minitvm.scopes.passes import ToGraphNormalForm as ToGraphNormalForm
 
@@ -34,7 +36,16 @@ _FORMS = dict.fromkeys(
     ("AlterOpLayout", "CallLibraries", "ConvertLayout", "Legalize", "ShareRows"), "tvm.relay.registered"
 )
 _FORMS["ToMixedPrecision"] = "tvm.relay.mixed_precision"
-_SCOPES = ("ToGraphNormalForm", "ToANormalForm", "ToBasicBlockNormalForm", "Inline", "LambdaLift", "EtaExpand")
+_SCOPES = (
+    "ToGraphNormalForm",
+    "ToANormalForm",
+    "ToBasicBlockNormalForm",
+    "Inline",
+    "LambdaLift",
+    "EtaExpand",
+    "ToANormalFormExpr",
+    "InferTypeLocal",
+)
 _FORMS |= dict.fromkeys((*_SCOPES, "InferType", "DeadCodeElimination", "RemoveUnusedFunctions"), "scopes.passes")
 _FORMS["FakeQuantizationToInteger"] = "tvm.relay.fake_quantization_pass"
 """Passes that are made of Relay's arguments."""

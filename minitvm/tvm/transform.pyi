@@ -19,10 +19,12 @@ from minitvm.passes.partition import MergeCompilerRegions as MergeCompilerRegion
 from minitvm.passes.partition import MergeComposite as MergeComposite
 from minitvm.passes.partition import PartitionGraph as PartitionGraph
 from minitvm.scopes.passes import EtaExpand as EtaExpand
+from minitvm.scopes.passes import InferTypeLocal as InferTypeLocal
 from minitvm.scopes.passes import Inline as Inline
 from minitvm.scopes.passes import LambdaLift as LambdaLift
 from minitvm.scopes.passes import RemoveUnusedFunctions as RemoveUnusedFunctions
 from minitvm.scopes.passes import ToANormalForm as ToANormalForm
+from minitvm.scopes.passes import ToANormalFormExpr as ToANormalFormExpr
 from minitvm.scopes.passes import ToBasicBlockNormalForm as ToBasicBlockNormalForm
 from minitvm.scopes.passes import ToGraphNormalForm as ToGraphNormalForm
 class PrintIR(Printer, ModulePass):  # type: ignore[no-redef]

@@ -145,3 +145,16 @@ def test_constants_and_attributes_of_functions() -> None:
     function = relay.Function([x], relay.Let(relay.var("y"), relay.const(np.ones(3, "float32")), x))
     assert both_ways(function, relay.Function(function.params, function.body))
     assert not both_ways(function, function.with_attr("Primitive", 1))
+
+
+def test_small_analyses() -> None:
+    x, y = relay.var("x", MATRIX), relay.var("y")
+    expr = relay.Let(y, relay.cast(x, "int8"), relay.Tuple([y, x]))
+    assert relay.analysis.all_dtypes(expr) == {"float32", "int8"} and relay.analysis.free_type_vars(expr) == []
+    assert relay.analysis.check_constant(relay.Tuple([relay.const(1), relay.const(2.0)]))
+    assert not relay.analysis.check_constant(relay.exp(relay.const(1.0)))
+    named = transform.ToANormalFormExpr(relay.exp(relay.exp(x)))
+    assert isinstance(named, relay.Let) and isinstance(named.body, relay.Let)
+    assert transform.InferTypeLocal(expr) == relay.TupleType([relay.TensorType((10, 10), "int8"), MATRIX])
+    with pytest.raises(minitvm.TVMError, match="list_fake_quantized_op_freqs counts them"):
+        relay.analysis.extract_fake_quantized_ops(expr)

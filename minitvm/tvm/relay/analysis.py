@@ -9,6 +9,7 @@ from minitvm.errors import IRError, MiniTVMError
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import If as Choice
+from minitvm.ir.types import FuncType, TensorType, leaves
 from minitvm.ir.verify import verify
 from minitvm.ir.visitor import calls, children, post_order
 from minitvm.passes import FuseOps, InferType
@@ -179,6 +180,26 @@ def detect_feature(a: Expr | Module, b: Expr | Module | None = None) -> set[Feat
 def check_basic_block_normal_form(expr: Expr) -> bool:
     """True if nothing but variables is used by several scopes, as ``ToBasicBlockNormalForm`` leaves it."""
     return is_basic_blocks(expr)
+
+
+def check_constant(expr: Expr) -> bool:
+    """True for a constant, and for a tuple of constants."""
+    return all(map(check_constant, expr.fields)) if isinstance(expr, Tuple) else isinstance(expr, Constant)
+
+
+def all_dtypes(expr: Expr | Module) -> set[str]:
+    """The dtypes of all tensors in an expression, as far as types are known."""
+    types = [node.checked_type for node in everything(_root(expr))]
+    known = [one for one in types if one is not None and not isinstance(one, FuncType)]
+    return {leaf.dtype for one in known for leaf in leaves(one) if isinstance(leaf, TensorType)}
+
+
+def free_type_vars(expr: Any, mod: Module | None = None) -> list[Any]:
+    """None: functions are made for types, and have no type parameters."""
+    return []
+
+
+bound_type_vars = all_type_vars = free_type_vars
 
 
 class CallGraph:
