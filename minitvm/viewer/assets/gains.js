@@ -16,12 +16,23 @@ export function bytesOfType(type) {
 const operandsOf = (fn, number) => fn.nodes[number][1];
 const typeOf = (fn, input) => (isConstant(input) ? doc.constants[input.slice(1)][1] : doc.rows[fn.nodes[parseInt(input, 10)][0]][3]);
 
+const readers = new Map();
+
+/** By node of a function, the nodes that read it; found once. */
+function readersOf(fn) {
+  if (!readers.has(fn)) {
+    const found = fn.nodes.map(() => []);
+    fn.nodes.forEach(([, inputs], number) => inputs.filter((input) => !isConstant(input)).forEach((input) => found[parseInt(input, 10)].push(number)));
+    readers.set(fn, found);
+  }
+  return readers.get(fn);
+}
+
 /** What calls read and write, together, as one kernel: operands from outside once each, and what is used outside. */
 export function trafficOf(fn, numbers) {
   const inside = new Set(numbers);
   const read = new Set(numbers.flatMap((number) => operandsOf(fn, number)).filter((input) => isConstant(input) || !inside.has(parseInt(input, 10))));
-  const outside = new Set(fn.nodes.flatMap(([, inputs], number) => (inside.has(number) ? [] : inputs.filter((input) => !isConstant(input)).map((input) => parseInt(input, 10)))));
-  const results = numbers.filter((number) => outside.has(number) || parseInt(fn.result, 10) === number);
+  const results = numbers.filter((number) => parseInt(fn.result, 10) === number || readersOf(fn)[number].some((reader) => !inside.has(reader)));
   const written = results.length ? results : numbers.slice(-1);
   return [...read].reduce((sum, input) => sum + bytesOfType(typeOf(fn, input)), 0) + written.reduce((sum, number) => sum + bytesOfType(doc.rows[fn.nodes[number][0]][3]), 0);
 }
@@ -29,8 +40,9 @@ export function trafficOf(fn, numbers) {
 /** A function's calls as kernels: each by itself, groups together. */
 const kernelsIn = (fn) => {
   const alone = fn.nodes.flatMap(([row, , group], number) => (group < 0 && doc.rows[row][0] === "call" ? [[number]] : []));
-  const groups = fn.groups.map((_, group) => fn.nodes.flatMap((node, number) => (node[2] === group ? [number] : []))).filter((numbers) => numbers.length);
-  return [...alone, ...groups];
+  const groups = fn.groups.map(() => []);
+  fn.nodes.forEach(([, , group], number) => group >= 0 && groups[group].push(number));
+  return [...alone, ...groups.filter((numbers) => numbers.length)];
 };
 
 const figures = new Map();

@@ -46,7 +46,7 @@ export function shapesOf(fn, { scopes = false, collapsed = () => false, only = n
     else boxes.set(id, null);
   }
   for (const [id, box] of boxes) if (box === null) boxes.set(id, clusterBox(fn, members.get(id)));
-  return { boxes: cutTitles([...boxes.values()]), clusters: [...clusters.values()], edges: edgesOf(nodes, shownAs), shownAs };
+  return { boxes: cutTitles([...boxes.values()]), clusters: cutClusters([...clusters.values()]), edges: edgesOf(nodes, shownAs), shownAs };
 }
 
 function edgesOf(nodes, shownAs) {
@@ -66,6 +66,11 @@ function cutTitles(boxes) {
   return boxes.map((box, i) => ({ ...box, title: titles[i], ...boxSize(titles[i], box.lines) }));
 }
 
+function cutClusters(clusters) {
+  const titles = cutApart(clusters.map(({ title }) => [title, 46]));
+  return clusters.map((cluster, i) => ({ ...cluster, title: titles[i] }));
+}
+
 function callBox(node, parent, classes) {
   const held = node.kind === "call" ? heldOf(node.fn, node.number) : [];
   const inside = held.length ? [`▸ ${held.map(([, fn]) => fn.name.split(" ").at(-1)).join(", ")}`] : [];
@@ -78,7 +83,7 @@ function callBox(node, parent, classes) {
 
 function clusterOf(fn, { id, parent, title }) {
   const isGroup = id.startsWith("g:");
-  return { id, parent, title: clip(isGroup ? roleOf(fn.groups[Number(id.slice(2))].kernel) || title.replace(/^fused_/, "") : title, 46), header: 18, classes: isGroup ? "group" : "scope", hint: title };
+  return { id, parent, title: isGroup ? roleOf(fn.groups[Number(id.slice(2))].kernel) || title.replace(/^fused_/, "") : title, header: 18, classes: isGroup ? "group" : "scope", hint: title };
 }
 
 /** What was measured of a group's own run. */
