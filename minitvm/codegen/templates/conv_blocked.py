@@ -346,9 +346,9 @@ class BlockedConv(_Windows):
             place.run.size,
             self.lanes,
             self.accumulator,
-            lambda t, _, *index: self._input(place, column + t, *index),
+            lambda t, _, *index: self._input(place, self.x.at(column, t), *index),
             weight,
-            lambda t, b, lane, value: self._store(place, column + t, b, lane, value),
+            lambda t, b, lane, value: self._store(place, self.x.at(column, t), b, lane, value),
             width=place.run.width,
             piece=self.block,
             product=self.problem.product,
@@ -395,7 +395,7 @@ class BlockedConv(_Windows):
             return Load(self.weight, (ahead + block, i, *self.placed(*tap), row, Const(0)))
 
         rows, columns = usual(self.rows), usual(self.columns)
-        fetched, pixel = Ahead(lines, max(1, rows * columns), line), place.row * columns + column
+        fetched, pixel = Ahead(lines, max(1, rows * columns), line), place.row * columns + self.x.at(column, Const(0))
         fetch = fetched.by(pixel, size, spare_loads(size, blocks, inner, self.problem.product))
         if fetch is not None:
             fetch(code, Const(0))
@@ -453,8 +453,11 @@ class BlockedDepthwise(_Windows):
         x, y = self.x, self.y
 
         def data(t: LoopExpr, lane: LoopExpr, ky: LoopExpr, kx: LoopExpr) -> LoopExpr:
-            where = self.placed(y.coordinate(row, ky), x.coordinate(column + t, kx))
+            where = self.placed(y.coordinate(row, ky), x.coordinate(x.at(column, t), kx))
             return Load(self.source, (n, block, *where, lane))
+
+        def place(t: LoopExpr, lane: LoopExpr) -> Load:
+            return Load(self.out, (n, block, *self.placed(row, x.at(column, t)), lane))
 
         tile = TileKernel(
             size,
@@ -463,7 +466,9 @@ class BlockedDepthwise(_Windows):
             self.accumulator,
             data,
             lambda _, lane, ky, kx: Load(self.weight, (block, Const(0), *self.placed(ky, kx), Const(0), lane)),
-            lambda t, _, lane, value: store_at(Load(self.out, (n, block, *self.placed(row, column + t), lane)), value),
+            lambda t, _, lane, value: store_at(
+                Load(self.out, (n, block, *self.placed(row, x.at(column, t)), lane)), value
+            ),
         )
         inside = ((kx, t) for kx in range(x.taps) for t in x.columns_inside(column, size, kx))
         each = sorted(inside, key=lambda at: (at[1] * x.stride + at[0] * x.dilation, at))

@@ -107,6 +107,10 @@ class Axis:
         """True if only a run counts its outputs."""
         return False
 
+    def at(self, start: Start, t: LoopExpr) -> LoopExpr:
+        """Of a tile the output ``t``."""
+        return start + t
+
     def sticks_out(self, start: Start, size: int) -> bool:
         """True if only a run knows which taps of a tile are inside."""
         return False
