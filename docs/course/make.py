@@ -117,7 +117,7 @@ def _with_exercises(page: pathlib.Path, chapter: str) -> Iterator[Part]:
     words, _, exercises = last.text.partition(_EXERCISES)
     yield Part(words.strip())
     told, _, sources = exercises.partition("\n## ")
-    yield Part(_EXERCISES)
+    yield Part(_EXERCISES.strip())
     first, cells = starters(chapter)
     yield Part(first, True)
     for paragraph in told.strip().split("\n\n"):
