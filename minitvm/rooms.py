@@ -43,6 +43,7 @@ BEHIND |= {
     "frontend.onnx.index.are_within": "frontend.onnx.places.are_within",
     "frontend.onnx.index.selected": "frontend.onnx.places.selected",
     "frontend.onnx.index.selected_each": "frontend.onnx.places.selected_each",
+    "frontend.onnx.model.without_weights": "frontend.onnx.mapped.without_weights",
     "frontend.onnx.tensor.text": "frontend.onnx.more.sequence.text",
     "ir.register_op_attr": "passes.partition.register_op_attr",
     "ir.expr.packed": "ir.pickled.packed",

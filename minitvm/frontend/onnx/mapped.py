@@ -14,9 +14,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from minitvm.frontend.files import File
-
-LARGE = 64 * 1024
-"""Bytes of a tensor, from which it is mapped."""
+from minitvm.frontend.onnx.model import LARGE
 
 _GRAPH, _INITIALIZER, _RAW, _LOCATION = 7, 5, 9, 14
 """Numbers of fields of ``ModelProto``, ``GraphProto`` and ``TensorProto``."""

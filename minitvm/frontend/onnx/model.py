@@ -13,17 +13,20 @@ import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from minitvm.doors import door
 from minitvm.errors import FrontendError, NotAModelError, stage
 from minitvm.frontend.description import ModelDescription, ValueDescription
 from minitvm.frontend.files import File, Files
 from minitvm.frontend.held import HeldModel, LoadedModel, ModelSource, external_file, foreign_error, open_model
 from minitvm.frontend.onnx.inferred import typed_outputs
-from minitvm.frontend.onnx.mapped import LARGE, without_weights
 from minitvm.frontend.onnx.types import dtype_name, text_of_proto, type_of_proto
 from minitvm.frontend.other_formats import framework_of
 from minitvm.ir.budget import current
 from minitvm.ir.dtypes import bits_of, packed_bytes, unpacked
 from minitvm.ir.types import STRING, MapType, SequenceType
+
+LARGE = 64 * 1024
+"""Bytes of a tensor, from which it is mapped."""
 
 
 @stage("opening the model")
@@ -188,6 +191,12 @@ def load_model(source: ModelSource) -> LoadedModel:
         return LoadedModel(_parse(bytes(source), "the given bytes"), Files())
     held = source if isinstance(source, HeldModel) else open_model(source)
     return LoadedModel(_parse_file(held.files.opened[held.name], held.name), held.files)
+
+
+@door
+def without_weights(file: File, name: str) -> bytes | None:
+    """The model in a file with its large weights as external data in that file; ``None``: it is parsed whole."""
+    return None
 
 
 def _parse_file(file: File, name: str) -> onnx.ModelProto:
