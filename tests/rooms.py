@@ -95,7 +95,7 @@ ROOMS = {
     "words of bytes": room(80, "codegen/llvm/dots.py"),
     "weights in few bytes": room(380, f"{_PASSES}/sink_cast.py ir/ops/quantize_blocks.py {_LOOPS}/scaled.py"),
     "shared memory": room(155, f"{_PASSES}/share_memory.py"),
-    "large files": room(82, "frontend/onnx/mapped.py"),
+    "large files": room(83, "frontend/onnx/mapped.py"),
     "open sizes": room(590, "runtime/bind.py runtime/bound.py codegen/open_splits.py frontend/onnx/places.py"),
     "open windows": room(380, f"{_PASSES}/tile_windows.py ir/ops/nn_tiles.py {_LOOPS}/window_open.py"),
     "winograd": room(764, f"{_PASSES}/winograd.py ir/ops/nn_winograd.py {_LOOPS}/winograd*.py"),
@@ -104,7 +104,7 @@ ROOMS = {
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 25_825, 303_600, 11.8
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 25_820, 303_140, 11.75
 
 
 def python_files() -> list[str]:

@@ -22,14 +22,21 @@ from minitvm.ir.polynomials import (
     Monomial,
     SymbolicDim,
     Undecided,
-    is_anonymous,
     is_quotient,
     number,
     symbol,
-    symbols_of,
     terms_of,
     value_of,
 )
+
+
+def symbols_of(dims: Iterable[SymbolicDim]) -> frozenset[str]:
+    """The names of the symbols that dimensions are made with."""
+    return frozenset(atom.of[0] for dim in dims for atom in dim.symbols() if atom.kind == "symbol")
+
+
+def is_anonymous(dim: Dim) -> bool:
+    return isinstance(dim, SymbolicDim) and dim.is_anonymous
 
 
 @lru_cache(1 << 14)

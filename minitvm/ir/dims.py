@@ -28,6 +28,7 @@ from minitvm.ir.assumed import (
     facts,
     facts_of,
     forget_since,
+    is_anonymous,
     is_asked,
     is_measured,
     least,
@@ -35,6 +36,7 @@ from minitvm.ir.assumed import (
     measured,
     measuring,
     sampled,
+    symbols_of,
     under,
     usual,
 )
@@ -48,12 +50,8 @@ from minitvm.ir.polynomials import (
     anonymous,
     applied,
     divide,
-    is_anonymous,
     number,
-    product,
-    replace,
     symbol,
-    symbols_of,
     undecided,
 )
 
@@ -240,6 +238,42 @@ def _as_one(dim: Dim, column: tuple[Dim, ...]) -> Dim:
         return 1 if is_alone and is_equal(dim, 1) else dim
     except Undecided:
         return dim
+
+
+def product(dims: Any) -> Dim:
+    """The number of elements.  Numbers are multiplied first: a product with a symbol is put in order each time."""
+    count = 1
+    found: Dim | None = None
+    for dim in dims:
+        if isinstance(dim, int):
+            count *= dim
+        else:
+            found = dim if found is None else found * dim
+    return count if found is None else found if count == 1 else found * count
+
+
+def replace(dim: Dim, values: Mapping[Atom, Dim]) -> Dim:
+    """``dim`` with some atoms replaced."""
+    if isinstance(dim, int):
+        return dim
+    total: Dim = 0
+    for monomial, factor in dim.terms:
+        total = total + product(_replaced_atom(atom, values) for atom in monomial) * factor
+    return total
+
+
+def _replaced_atom(atom: Atom, values: Mapping[Atom, Dim]) -> Dim:
+    if atom in values:
+        return values[atom]
+    if atom.kind not in FUNCTIONS:
+        return SymbolicDim((((atom,), 1),))
+    a, b = (replace(d, values) for d in atom.of)
+    return FUNCTIONS[atom.kind](a, b)
+
+
+def at_extent(dim: SymbolicDim, extent: int) -> Dim:
+    """A dimension where every symbol stands for ``extent``."""
+    return replace(dim, dict.fromkeys(dim.symbols(), extent))
 
 
 ASKED |= {"<": is_less, "==": is_equal}

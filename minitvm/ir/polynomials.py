@@ -19,7 +19,7 @@ import json
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, NoReturn, TypeAlias, TypeVar
@@ -109,10 +109,6 @@ class SymbolicDim:
     @cached_property
     def _symbols(self) -> frozenset[Atom]:
         return frozenset().union(*(atom.symbols() for monomial, _ in self.terms for atom in monomial))
-
-    def where(self, extent: int) -> Dim:
-        """Its value where every symbol stands for ``extent``."""
-        return replace(self, dict.fromkeys(self.symbols(), extent))
 
     @cached_property
     def parts(self) -> int:
@@ -262,10 +258,6 @@ def anonymous() -> SymbolicDim:
     return SymbolicDim((((Atom("?", (next(_numbers),)),), 1),))
 
 
-def is_anonymous(dim: Dim) -> bool:
-    return isinstance(dim, SymbolicDim) and dim.is_anonymous
-
-
 def divide(a: Dim, b: Dim) -> Dim:
     """floor(a / b).  Whole multiples of b leave the fraction; by a symbol only what has it as a factor is divided."""
     if isinstance(a, int) and isinstance(b, int):
@@ -299,7 +291,7 @@ def _exact_quotient(a: Dim, b: SymbolicDim) -> Dim | None:
     found: Dim = 0
     while a != 0:
         lead = _divided(*terms_of(a)[0], *b.terms[0])
-        if lead is None or is_anonymous(a):
+        if lead is None or (isinstance(a, SymbolicDim) and a.is_anonymous):
             return None
         found, a = found + lead, a - lead * b
     return found
@@ -321,45 +313,9 @@ def applied(function: str, a: Dim, b: Dim) -> Dim:
     return _collect((((Atom(function, (a, b)),), 1),)) if function != "//" or b != 1 else a
 
 
-def symbols_of(dims: Iterable[SymbolicDim]) -> frozenset[str]:
-    """The names of the symbols that dimensions are made with."""
-    return frozenset(atom.of[0] for dim in dims for atom in dim.symbols() if atom.kind == "symbol")
-
-
 def undecided(*dims: Dim) -> Undecided:
     named = next(dim for dim in dims if isinstance(dim, SymbolicDim))
     return Undecided(f"a comparison with the dimension {named} is decided only when the model runs")
-
-
-def product(dims: Any) -> Dim:
-    """The number of elements.  Numbers are multiplied first: a product with a symbol is put in order each time."""
-    count = 1
-    found: Dim | None = None
-    for dim in dims:
-        if isinstance(dim, int):
-            count *= dim
-        else:
-            found = dim if found is None else found * dim
-    return count if found is None else found if count == 1 else found * count
-
-
-def replace(dim: Dim, values: Mapping[Atom, Dim]) -> Dim:
-    """``dim`` with some atoms replaced."""
-    if isinstance(dim, int):
-        return dim
-    total: Dim = 0
-    for monomial, factor in dim.terms:
-        total = total + product(_replaced_atom(atom, values) for atom in monomial) * factor
-    return total
-
-
-def _replaced_atom(atom: Atom, values: Mapping[Atom, Dim]) -> Dim:
-    if atom in values:
-        return values[atom]
-    if atom.kind not in FUNCTIONS:
-        return SymbolicDim((((atom,), 1),))
-    a, b = (replace(d, values) for d in atom.of)
-    return FUNCTIONS[atom.kind](a, b)
 
 
 def number(dim: Dim, values: Mapping[str, int]) -> int:

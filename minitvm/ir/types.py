@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from minitvm.errors import TypeInferenceError
-from minitvm.ir.dims import Dim, SymbolicDim, Undecided, anonymous, is_anonymous, larger, replace, symbols_of
+from minitvm.ir.dims import Dim, SymbolicDim, Undecided, anonymous, at_extent, is_anonymous, larger, replace, symbols_of
 from minitvm.ir.dtypes import COMPUTED, is_float
 from minitvm.ir.dtypes import DTYPES as DTYPES
 from minitvm.ir.dtypes import DType as DType
@@ -382,7 +382,7 @@ def closed(type_: Type, extent: int) -> Type:
         return TupleType(tuple(closed(field, extent) for field in type_.fields))
     if not isinstance(type_, TensorType):
         return type_
-    return type_.with_shape(tuple(d if isinstance(d, int) else larger(0, d.where(extent)) for d in type_.shape))
+    return type_.with_shape(tuple(d if isinstance(d, int) else larger(0, at_extent(d, extent)) for d in type_.shape))
 
 
 def bound(type_: Type, values: Mapping[SymbolicDim, Dim]) -> Type:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 from minitvm.errors import PassError, is_own, place_of, user_code
 from minitvm.ir.decision import Declined, Exactness, decide
 from minitvm.ir.expr import Call, Expr, Function, Module
-from minitvm.ir.visitor import as_function, held_functions, holds_functions, kinds_of, rewrite
+from minitvm.ir.visitor import as_function, held_functions, holds_functions, kinds_of, rewrite, sizes_of
 from minitvm.passes.context import CONFIG_KEYS, KNOWN_PASSES, PassContext, closest, each, register_config, using
 from minitvm.passes.instrument import PassInfo
 
@@ -36,6 +36,8 @@ class Pass:
     """Operator classes, and classes of nodes other than calls; none: anything."""
     at_least: int = 1
     """How many nodes of these classes."""
+    only_open: bool = False
+    """Whether it has nothing to do where all sizes are numbers."""
     option: str = ""
     """The option that asks for it; none: nothing has to."""
 
@@ -86,6 +88,8 @@ class Pass:
         """The reason why the pass need not be entered for a function."""
         if self.option and not context.option(self.option):
             return Declined(f"{self.option} asks for nothing")
+        if self.only_open and not sizes_of(function):
+            return Declined("all its sizes are numbers")
         kinds = kinds_of(function)
         count = sum(kinds[kind] for kind in kinds if issubclass(kind, self.needs))
         if not self.needs or count >= self.at_least:

@@ -99,14 +99,14 @@ class Placed:
 
 
 PLACED: dict[str, Placed] = {}
-"""By what makes them."""
+"""By what makes them, and where they stand."""
 
 
 def in_pipeline(**place: Any) -> Callable[[Placeable], Placeable]:
     """Gives the passes that a function makes for a target, or a pass, their :class:`Position`; a decorator."""
 
     def register(make: Placeable) -> Placeable:
-        PLACED[f"{make.__module__}.{make.__qualname__}"] = Placed(make, Position(**place))
+        PLACED[f"{make.__module__}.{make.__qualname__} {place}"] = Placed(make, Position(**place))
         return make
 
     return register

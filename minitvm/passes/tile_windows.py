@@ -27,7 +27,7 @@ from minitvm.ir.types import TensorType, is_named
 from minitvm.ir.visitor import as_function, calls, rewrite
 from minitvm.passes.alter_op_layout import AlterOpLayout
 from minitvm.passes.manager import FunctionPass, PassContext
-from minitvm.passes.places import Asked, in_pipeline
+from minitvm.passes.places import in_pipeline
 from minitvm.passes.simplify_expr import SEARCH
 
 LONGEST = {1: 256, 2: 32}
@@ -35,6 +35,9 @@ LONGEST = {1: 256, 2: 32}
 WINDOWS = (Conv2d, ConvTranspose, MaxPool, AvgPool)
 
 
+@in_pipeline(before="CanonicalizeCast", kind="llvm", given="layouts")
+@in_pipeline(after="AlterOpLayout", kind="llvm")  # what has stayed in NCHW
+@dataclass(repr=False, eq=False)
 class TileWindows(FunctionPass, opt_level=0):
     """Convolutions and pools of open height or width read tiles with a halo, and work on each as on an image of its
     own; what is element by element, and convolutions of one tap, stay among the tiles.  Convolutions over blocks of
@@ -44,11 +47,10 @@ class TileWindows(FunctionPass, opt_level=0):
     out: they read what lies beyond it, which is padding.
     """
 
+    layouts: AlterOpLayout | None = None
+    """The pass behind, in whose layouts some convolutions slide over images as they are."""
     needs = WINDOWS
-
-    def __init__(self, layouts: AlterOpLayout | None = None) -> None:
-        """``layouts``: the pass behind, in whose layouts some convolutions slide over images as they are."""
-        self.layouts = layouts
+    only_open = True
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
         if not any(slides_over_tiles(call) for call in calls(function.body)):
@@ -70,17 +72,6 @@ class TileWindows(FunctionPass, opt_level=0):
         """True if only layouts decide: of a pool, which needs no tiles where channels are in blocks."""
         op = call.op
         return not isinstance(op, Conv2d) or layouts.slides_over_pixels(call, _tiled(call, op).args[0])
-
-
-@in_pipeline(before="CanonicalizeCast")
-def _first(asked: Asked) -> tuple[TileWindows, ...]:
-    return (TileWindows(asked.layouts),) if asked.kind == "llvm" else ()
-
-
-@in_pipeline(after="AlterOpLayout")
-def _left(asked: Asked) -> tuple[TileWindows, ...]:
-    """Of what has stayed in NCHW."""
-    return (TileWindows(),) if asked.kind == "llvm" else ()
 
 
 def slides_over_tiles(call: Call) -> bool:

@@ -44,6 +44,7 @@ from minitvm.runtime.container import (
     is_tar,
     pack,
     pack_tar,
+    stray_member,
     unpack,
     unpack_tar,
     write_atomically,
@@ -367,7 +368,7 @@ def _altered_member(listed: Json, members: Mapping[str, Data]) -> str | None:
     """The first member that is not what the manifest says."""
     if not isinstance(listed, dict):
         return f"{_MANIFEST} lists no members"
-    stray = _stray(listed, members)
+    stray = stray_member(listed, members)
     if stray is not None:
         return stray
     for member, record in _records(_whole(members)).items():
@@ -381,18 +382,12 @@ def _altered_member(listed: Json, members: Mapping[str, Data]) -> str | None:
     return None
 
 
-def _stray(listed: Iterable[str], members: Mapping[str, Data]) -> str | None:
-    """The first member too many or too few."""
-    found = min(set(listed) ^ set(members), default=None)
-    return found and f"{found} {'does not belong in' if found in members else 'is missing from'} it"
-
-
 def _altered_fact(document: Mapping[str, Json] | None, manifest: dict[str, Json], members: Mapping[str, Data]) -> str:
     """The first thing in the JSON files, which match their hashes, that is not as it was sealed."""
     if document is None:
         return f"{_ENTRY} holds no seal"
     facts = {key: value for key, value in manifest.items() if key != "members"}
-    stray = _stray(_expected(document, members), members)
+    stray = stray_member(_expected(document, members), members)
     if stray is not None:
         return stray
     graph = _json(members[_GRAPH])

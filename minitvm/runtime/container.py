@@ -8,7 +8,7 @@ import struct
 import tarfile
 import threading
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
@@ -139,6 +139,12 @@ def _members(data: memoryview, archive: zipfile.ZipFile) -> dict[str, Data]:
     if at != archive.start_dir or archive.comment or bytes(data[-_END_OF_ARCHIVE:][:4]) != b"PK\5\6":
         raise Damaged("there are bytes in it that belong to no member")
     return found
+
+
+def stray_member(listed: Iterable[str], members: Iterable[str]) -> str | None:
+    """The first member too many or too few, in words."""
+    found = min(set(listed) ^ set(members), default=None)
+    return found and f"{found} {'does not belong in' if found in members else 'is missing from'} it"
 
 
 class _Window:
