@@ -104,7 +104,7 @@ ROOMS = {
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 25_810, 303_010, 11.75
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 25_815, 303_110, 11.75
 
 
 def python_files() -> list[str]:
