@@ -60,7 +60,6 @@ INSTEAD: dict[str, str] = {
     "relay.analysis.extract_fake_quantized_ops": "relay.analysis.list_fake_quantized_op_freqs counts them",
     "relay.analysis.search_fc_transpose": "transposed weights are folded: weights that are constants cost nothing",
     "relay.analysis.get_calibration_data": "minitvm.debug_executor.GraphModuleDebug keeps what lies between",
-    "relay.transform.FlattenAtrousConv": "ONNX has dilations, which convolutions take",
     "relay.transform.SplitArgs": "kernels take any number of arguments",
     "relay.transform.PlanDevices": "a library runs on one device",
     "relay.transform.ManifestAlloc": "memory is planned in build: lib.plan",

@@ -48,6 +48,7 @@ _SCOPES = (
 )
 _FORMS |= dict.fromkeys((*_SCOPES, "InferType", "DeadCodeElimination", "RemoveUnusedFunctions"), "scopes.passes")
 _FORMS["FakeQuantizationToInteger"] = "tvm.relay.fake_quantization_pass"
+_FORMS["FlattenAtrousConv"] = "tvm.relay.atrous"
 """Passes that are made of Relay's arguments."""
 for _name in _FORMS:
     globals().pop(_name, None)

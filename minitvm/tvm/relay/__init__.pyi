@@ -59,6 +59,7 @@ from minitvm.runtime import param_dict as param_dict
 from minitvm.tvm import parser as parser
 from minitvm.tvm.relay import analysis as _ir_pass
 ir_pass = _ir_pass
+from minitvm.tvm.relay import atrous as atrous
 from minitvm.tvm.relay import composed as composed
 from minitvm.tvm.relay import composed_more as composed_more
 from minitvm.tvm.relay import composed_nn as composed_nn
