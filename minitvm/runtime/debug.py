@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from minitvm.errors import InputError, listing
+from minitvm.errors import ConfigError, InputError, listing
 from minitvm.runtime import executor
 from minitvm.runtime.checks import joined
 from minitvm.runtime.devices import Device
@@ -21,7 +21,12 @@ from minitvm.runtime.graph import Node
 from minitvm.runtime.graph_json import json_of
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.library import Library
-from minitvm.runtime.timing import timed
+from minitvm.runtime.measured import Measured, again
+from minitvm.runtime.profiled import Profile, ProfiledCall
+from minitvm.runtime.timing import BenchmarkResult, measure, timed
+
+ROUNDS = 10
+"""Of a profile: how often every step runs, and the whole."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,12 @@ class GraphModuleDebug(GraphModule):
     ) -> list[tuple[Node, list[float]]]:
         """The kernels in order, with their seconds: each runs once a round, so that its operands are where a run leaves
         them.  The inputs are set; a round before the first is not counted."""
+        return [(node, found) for node, found in self._seconds_of_steps(rounds, on_progress) if node.is_kernel]
+
+    def _seconds_of_steps(
+        self, rounds: int, on_progress: Callable[[int, int, str], None] | None = None
+    ) -> list[tuple[Node, list[float]]]:
+        """:meth:`seconds_of_kernels` of all that runs."""
         seconds: dict[int, list[float]] = {i: [] for i in self._run_node}
         for done in range(rounds + 1):
             for index, run in self._run_node.items():
@@ -123,8 +134,58 @@ class GraphModuleDebug(GraphModule):
             if on_progress is not None:
                 on_progress(done, rounds, "")
         self.instance.finish(settled=True)
-        kernels = ((self._graph.nodes[i], found[1:]) for i, found in seconds.items())
-        return [(node, found) for node, found in kernels if node.is_kernel]
+        return [(self._graph.nodes[i], found[1:]) for i, found in seconds.items()]
+
+    # --- profiles ---
+
+    def profile(self, collectors: Sequence[Any] | None = None, **inputs: Any) -> Profile:
+        """What every step takes, alone and warm, and what a run does; the results are those of a run.
+
+        All is measured again where something is unreliable.  There are no metrics but times: ``collectors`` are
+        refused.
+        """
+        if collectors:
+            raise ConfigError(
+                "there are no collectors of metrics", hint="what bounds a kernel says `minitvm bench --roofline`"
+            )
+        with self._alone():
+            self._assign_all(inputs)
+            return again(self._profiled, lambda found: sum(not one.seconds.is_reliable for one in found.calls))
+
+    def _profiled(self) -> Profile:
+        calls = tuple(self._profiled_call(*one) for one in self._seconds_of_steps(ROUNDS))
+        runs = timed(self._whole, ROUNDS + 1)[1:]
+        return Profile(calls, Measured.of(runs), {"Rounds": ROUNDS, "Number of threads": self.instance.num_threads})
+
+    def _whole(self) -> None:
+        self.instance.run()
+        self.instance.memory.wait()
+
+    def _profiled_call(self, node: Node, seconds: Sequence[float]) -> ProfiledCall:
+        given = [self._graph.nodes[n].types[i] for n, i in node.inputs]
+        shapes = ", ".join(f"{t.dtype}{list(t.shape)}".replace("'", "") for t in (*given, *node.types))
+        predicted = float(self.instance.artifact.metadata.get(node.func, {}).get("seconds", 0))
+        return ProfiledCall(node.func or node.name, Measured.of(seconds), str(self.instance.device), shapes, predicted)
+
+    def run_individual(self, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0) -> list[list[float]]:
+        """The seconds of every node, ``repeat`` of them, each the mean of ``number`` runs of it alone, as TVM's; inputs
+        and parameters take none.  The inputs are set, and the results are those of a run."""
+        nodes = range(len(self._graph.nodes))
+        return [[*self.run_individual_node(i, number, repeat, min_repeat_ms).results] for i in nodes]
+
+    def run_individual_node(
+        self, index: str | int, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0
+    ) -> BenchmarkResult:
+        """The times that :meth:`run_individual` finds, of one node by its name or number."""
+        run = self._run_node.get(self._node_index(index))
+        with self._alone():
+            self._assign_all({})
+            if run is None:
+                return BenchmarkResult([0.0] * repeat)
+            self.instance.run()
+            found = measure(run, repeat, number, min_repeat_ms, self.instance.memory.wait)
+            self.instance.run()
+            return found
 
     def _run_one(self, index: int, number: int, origin: float) -> NodeRecord:
         start = time.perf_counter()
@@ -156,10 +217,20 @@ class GraphModuleDebug(GraphModule):
             return node
         raise InputError(f"the graph has no node {node!r}", hint=f"its nodes are: {listing(names)}")
 
-    def table(self) -> str:
+    @property
+    def debug_datum(self) -> GraphModuleDebug:
+        """Itself; TVM has :meth:`get_debug_result` there."""
+        return self
+
+    def get_debug_result(self, sort_by_time: bool = True) -> str:
+        """:meth:`table`, as TVM calls it, with the longest first."""
+        return self.table(sort_by_time)
+
+    def table(self, sort_by_time: bool = False) -> str:
         """One line per node: time, share, GFLOP/s, GB/s, shapes; then the total."""
         total = sum(r.mean for r in self.records)
-        rows = [list(_COLUMNS), *([cell(r, total) for cell in _COLUMNS.values()] for r in self.records)]
+        records = sorted(self.records, key=lambda r: -r.mean) if sort_by_time else self.records
+        rows = [list(_COLUMNS), *([cell(r, total) for cell in _COLUMNS.values()] for r in records)]
         rows.append(["total", "-", f"{total * 1e6:.1f}", "100.0", *["-"] * 6])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

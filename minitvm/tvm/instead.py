@@ -31,7 +31,7 @@ INSTEAD: dict[str, str] = {
     "contrib.pipeline_executor": "several libraries run in threads of your own, each with its GraphModule",
     "contrib.cuda_graph": "GraphModule captures its kernels in a CUDA graph by itself",
     "runtime.vm": _DYNAMIC,
-    "runtime.profiling": "minitvm.debug_executor.GraphModuleDebug times every kernel",
+    "runtime.profiling": "GraphModuleDebug.profile() of minitvm.debug_executor is a table, CSV and JSON of times",
     "runtime.enabled": 'minitvm.device("cuda").exist says whether there is a GPU',
     "testing.utils": "minitvm.testing.assert_allclose and check_rewrite are what there is",
     "relay.vm": _DYNAMIC,
