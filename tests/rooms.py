@@ -55,7 +55,7 @@ ROOMS = {
         f" {_LOOPS}/recurrent_quantized.py {_LOOPS}/running_sum.py {_LOOPS}/tensor_scatter.py",
     ),
     "tuner": room(
-        986,
+        987,
         "codegen/overrides.py codegen/records.py driver/tune.py */roofline.py runtime/measured.py runtime/debug.py"
         " runtime/profiled.py runtime/rounds.py codegen/llvm/peak.py",
     ),

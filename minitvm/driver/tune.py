@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -74,6 +74,14 @@ class Tuned:
     @property
     def is_whole(self) -> bool:
         return self.known + self.now == self.total
+
+    def count(self, record: Record | None, before: Record | None, file: IO[str]) -> None:
+        """Counts a trial, and writes its record where it says something that was not known before."""
+        if record is None or record == before:
+            self.known += 1
+            return
+        print(record, file=file, flush=True)
+        self.now += 1
 
 
 def tasks(module: Module, params: dict[str, Any], compiler: KernelCompiler, opt_level: int | None = None) -> list[Task]:
@@ -146,12 +154,7 @@ def tune(
                 break
             before = known.get((trial.record.key, trial.record.choice))
             record = None if tuner.is_known(trial, before) else tuner.tried(trial, before)
-            if record is None or record == before:
-                state.known += 1
-            else:
-                file.write(f"{record}\n")
-                file.flush()
-                state.now += 1
+            state.count(record, before, file)
             if on_progress is not None:
                 with as_raised():
                     on_progress(done, len(trials), trial.task.symbol)

@@ -45,6 +45,9 @@ class Bound:
         return f"{self.roundings} roundings of {self.of.value}"
 
 
+USUAL = Bound(8, Of.SUMS)
+"""What a reassociating rule is held to that states nothing else."""
+
 SAME_PRODUCTS = Bound(2, Of.SUMS, "the same products are added in another order")
 
 

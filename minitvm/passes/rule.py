@@ -23,7 +23,7 @@ from minitvm.ir.expr import Call, Expr, Function, Module, describe_call
 from minitvm.ir.pattern import Pattern, matches
 from minitvm.ir.types import Span, alike
 from minitvm.ir.visitor import as_function, children, kinds_of, post_order, rewrite, span_of, use_counts
-from minitvm.passes.bound import Bound
+from minitvm.passes.bound import USUAL, Bound
 from minitvm.passes.instrument import PassInfo
 from minitvm.passes.manager import KNOWN_PASSES, FunctionPass, PassContext, register_config
 
@@ -121,15 +121,15 @@ def rule(
     pattern: Pattern, exactness: str = "exact", bound: Bound | None = None
 ) -> Callable[[Callable[..., Replacement]], Rule]:
     """Makes a :class:`Rule` of a function; :class:`PassError` where its parameters are not captures of ``pattern``,
-    or a reassociating one states no bound."""
+    or one that is not reassociating states a bound.  A reassociating one that states none is held to :data:`USUAL`."""
     stated = Exactness(exactness)
+    if exactness == "reassociating":
+        bound = bound or USUAL
+    elif bound is not None:
+        raise PassError(f"a rule that is {exactness} states no bound", hint="reassociating ones say how far they move")
 
     def decorate(function: Callable[..., Replacement]) -> Rule:
         _check_parameters(function, pattern)
-        if (bound is not None) != (exactness == "reassociating"):
-            wrong = f"is {exactness} and {'states a' if bound else 'states no'} bound"
-            hint = "a reassociating rule says by how much it moves results: bound=Bound(3); without one it is unbounded"
-            raise PassError(f"rule {function.__name__} {wrong}", hint=hint)
         return Rule(function.__name__, pattern, function, stated, bound)
 
     return decorate

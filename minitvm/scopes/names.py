@@ -7,6 +7,7 @@ works on names, so that each function is rewritten once, and puts the functions 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from minitvm.ir.expr import Call, Expr, Function, Module
 from minitvm.ir.visitor import as_function, children, rebuild
@@ -47,15 +48,12 @@ def named(module: Module) -> Module:
     """The module with names in place of its functions where these are called or are values."""
     names = {function: str(name) for name, function in module.functions.items()}
 
-    def replace(function: Function) -> Function:
-        def name_of(node: Expr) -> Expr | None:
-            if node is function or not isinstance(node, Function) or node not in names:
-                return None
-            return Global(names[node], signature_of(node))
+    def named_in(function: Function, node: Expr) -> Expr | None:
+        if node is function or not isinstance(node, Function) or node not in names:
+            return None
+        return Global(names[node], signature_of(node))
 
-        return as_function(replaced(function, name_of))
-
-    return _each(module, replace)
+    return _each(module, lambda function: as_function(replaced(function, partial(named_in, function))))
 
 
 def linked(module: Module) -> Module:

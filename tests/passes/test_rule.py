@@ -10,6 +10,7 @@ from minitvm.ir.parser import parse_module
 from minitvm.ir.pattern import call, const, get_item, tuple_of, value
 from minitvm.ir.visitor import calls
 from minitvm.passes import Bound, Declined, PassContext, apply_rules, rule, rule_pass
+from minitvm.passes.bound import USUAL
 from minitvm.passes.rule import Replacement
 from minitvm.testing.checks import check_rewrite, check_unchanged, run_opt_pass
 
@@ -177,14 +178,19 @@ def test_exactness_decides_at_which_levels_a_rule_acts(exactness: str, levels: l
 
 
 @pytest.mark.parametrize(
-    ("exactness", "bound"), [("reassociating", None), ("exact", Bound(2)), ("unbounded", Bound(2))]
+    ("exactness", "bound"), [("approximate", Bound(2)), ("exact", Bound(2)), ("unbounded", Bound(2))]
 )
-def test_reassociating_rules_state_a_bound(exactness: str, bound: Bound | None) -> None:
-    with pytest.raises(PassError, match=f"rule moved is {exactness} and states {'a' if bound else 'no'} bound"):
+def test_only_reassociating_rules_state_a_bound(exactness: str, bound: Bound) -> None:
+    with pytest.raises(PassError, match=f"a rule that is {exactness} states no bound"):
+        rule(call(Relu, value("x")), exactness=exactness, bound=bound)
 
-        @rule(call(Relu, value("x")), exactness=exactness, bound=bound)
-        def moved(x: Expr) -> Expr:
-            return x
+
+def test_a_reassociating_rule_that_states_no_bound_is_held_to_the_usual_one() -> None:
+    @rule(call(Relu, value("x")), exactness="reassociating")
+    def moved(x: Expr) -> Expr:
+        return x
+
+    assert moved.bound == USUAL
 
 
 def test_unbounded_rules_act_with_fast_math() -> None:
