@@ -105,6 +105,46 @@ WHOLE = R.integers(-(2**20), 2**20, (2, 3)).astype("int32")
 BLOCKS = np.kron(np.float32([[1, 0, 2], [0, 3, 0]]), R.normal(size=(2, 2)).astype("float32"))
 MULTIPLIERS, LEFT, RIGHT = np.int32([2**30, 2**29 + 7, 2**31 - 1]), np.int32([0, 3, 1]), np.int32([2, 0, 1])
 
+
+def correlated(
+    one: np.ndarray, two: np.ndarray, k: int, most: int, steps: tuple[int, int], pad: int, product: bool
+) -> np.ndarray:
+    one, two = (np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad))) for x in (one, two))
+    size = [-(-(n - 2 * (most + (k - 1) // 2)) // steps[0]) for n in one.shape[2:]]
+    moves = [m * steps[1] for m in range(-(most // steps[1]), most // steps[1] + 1)]
+    found = np.empty((len(one), len(moves) ** 2, *size), "float32")
+    for at, (down, right) in enumerate((d, r) for d in moves for r in moves):
+        for i, j in np.ndindex(*size):
+            y, x = i * steps[0] + most, j * steps[0] + most
+            a, b = one[:, :, y : y + k, x : x + k], two[:, :, y + down : y + down + k, x + right : x + right + k]
+            found[:, at, i, j] = (a * b if product else abs(a - b)).mean((1, 2, 3))
+    return found
+
+
+def packed(x: np.ndarray, bits: int) -> np.ndarray:
+    """The planes of bits of rows of 32 integers, along a new second axis."""
+    planes = [(x >> bit) & 1 for bit in range(bits)]
+    words = [
+        [[int("".join(map(str, row[at : at + 32])), 2) for at in range(0, len(row), 32)] for row in p] for p in planes
+    ]
+    return np.stack([np.array(one, "uint32") for one in words], 1)
+
+
+BITS = R.integers(0, 4, (3, 64)).astype("int32")
+BIT_IMAGE, BIT_FILTERS = R.integers(0, 4, (1, 3, 5, 5)).astype("int32"), R.integers(0, 2, (4, 3, 3, 3)).astype("int32")
+BLOCKED = R.normal(size=(1, 8, 5, 4)).astype("float32"), R.normal(size=(4, 8, 3, 3)).astype("float32")
+
+
+def in_blocks(x: np.ndarray, shape: tuple[int, ...], order: tuple[int, ...]) -> np.ndarray:
+    return x.reshape(shape).transpose(order)
+
+
+def convolved(image: np.ndarray, filters: np.ndarray) -> np.ndarray:
+    k = filters.shape[2]
+    windows = np.lib.stride_tricks.sliding_window_view(image, (k, k), (2, 3))
+    return np.einsum("nchwyx,ocyx->nohw", windows, filters)  # type: ignore[no-any-return]
+
+
 CASES: dict[str, tuple[Callable[[], Any], Any]] = {
     "einsum": (lambda: relay.einsum([c(A), c(B)], "ij,jk->ik"), A @ B),
     "einsum of three": (lambda: relay.einsum((c(A), c(B), c(A)), "ij,jk,ij->k"), np.einsum("ij,jk,ij->k", A, B, A)),
@@ -126,6 +166,73 @@ CASES: dict[str, tuple[Callable[[], Any], Any]] = {
         lambda: relay.fixed_point_multiply_per_axis(c(WHOLE), c(MULTIPLIERS), c(LEFT), c(RIGHT), True, True, [1]),
         fixed_point(WHOLE, MULTIPLIERS, LEFT - RIGHT),
     ),
+    "nn.bitpack": (lambda: relay.nn.bitpack(c(BITS), bits=2, pack_axis=1, bit_axis=1), packed(BITS, 2)),
+    "nn.bitserial_dense": (
+        lambda: relay.nn.bitserial_dense(c(BITS), c(BITS[::-1]), data_bits=2, weight_bits=2, unipolar=False),
+        (BITS @ BITS[::-1].T).astype("int16"),
+    ),
+    "nn.bitserial_dense of -1 and 1": (
+        lambda: relay.nn.bitserial_dense(c(BITS), c(BITS & 1), data_bits=2),
+        (BITS @ (2 * (BITS & 1) - 1).T).astype("int16"),
+    ),
+    "nn.bitserial_conv2d": (
+        lambda: relay.nn.bitserial_conv2d(c(BIT_IMAGE), c(BIT_FILTERS), padding=(1, 1), channels=4, activation_bits=2),
+        convolved(np.pad(BIT_IMAGE, ((0, 0), (0, 0), (1, 1), (1, 1))), 2 * BIT_FILTERS - 1).astype("int16"),
+    ),
+    "qnn.op.simulated_quantize": (
+        lambda: relay.qnn.op.simulated_quantize(c(A * 100), c(np.float32(0.5)), c(np.int32(3)), out_dtype="uint8"),
+        np.clip(np.round(A * 100 / np.float32(0.5)) + 3, 0, 255),
+    ),
+    "qnn.op.simulated_quantize of rows": (
+        lambda: relay.qnn.op.simulated_quantize(
+            c(A * 9), c(np.float32([0.5, 0.25, 1])), c(np.int32([3, -1, 0])), axis=0
+        ),
+        np.clip(np.round(A * 9 / np.float32([[0.5], [0.25], [1]])) + np.float32([[3], [-1], [0]]), -128, 127),
+    ),
+    "qnn.op.simulated_quantize of nothing": (
+        lambda: relay.qnn.op.simulated_quantize(c(A), c(np.float32(0.5)), c(np.int32(3)), out_dtype="disable"),
+        A,
+    ),
+    "qnn.op.simulated_dequantize": (
+        lambda: relay.qnn.op.simulated_dequantize(c(A), c(np.float32(0.5)), c(np.int32(3))),
+        (A - 3) * np.float32(0.5),
+    ),
+    "nn.contrib_conv2d_nchwc": (
+        lambda: relay.nn.contrib_conv2d_nchwc(
+            c(in_blocks(BLOCKED[0], (1, 2, 4, 5, 4), (0, 1, 3, 4, 2))),
+            c(in_blocks(BLOCKED[1], (1, 4, 2, 4, 3, 3), (0, 2, 4, 5, 3, 1))),
+            kernel_size=(3, 3),
+            channels=4,
+            data_layout="NCHW4c",
+            kernel_layout="OIHW4i4o",
+        ),
+        in_blocks(convolved(*BLOCKED), (1, 1, 4, 3, 2), (0, 1, 3, 4, 2)),
+    ),
+    "nn.contrib_depthwise_conv2d_nchwc": (
+        lambda: relay.nn.contrib_depthwise_conv2d_nchwc(
+            c(in_blocks(BLOCKED[0], (1, 2, 4, 5, 4), (0, 1, 3, 4, 2))),
+            c(in_blocks(BLOCKED[1][:1].reshape(8, 1, 3, 3), (2, 4, 1, 3, 3), (0, 2, 3, 4, 1))[:, :, :, :, None]),
+            kernel_size=(3, 3),
+            channels=8,
+            groups=8,
+            data_layout="NCHW4c",
+            kernel_layout="OIHW1i4o",
+        ),
+        in_blocks(
+            np.concatenate([convolved(BLOCKED[0][:, [i]], BLOCKED[1][:1, [i]]) for i in range(8)], 1),
+            (1, 2, 4, 3, 2),
+            (0, 1, 3, 4, 2),
+        ),
+    ),
+    **{
+        f"nn.correlation {k} {most} {steps} {product}": (
+            lambda k=k, most=most, steps=steps, product=product: relay.nn.correlation(
+                c(IMAGE), c(IMAGE[::-1]), k, most, *steps, 3, product, "NCHW"
+            ),
+            correlated(IMAGE, IMAGE[::-1], k, most, steps, 3, product),
+        )
+        for k, most, steps, product in ((1, 2, (1, 1), True), (3, 2, (2, 1), True), (3, 3, (1, 2), False))
+    },
     "nn.fifo_buffer": (lambda: relay.nn.fifo_buffer(c(A[:1]), c(A), 0), np.concatenate([A[1:], A[:1]])),
     "dft": (lambda: relay.dft(c(A), c(A[::-1]))[0], np.fft.fft(A + 1j * A[::-1]).real.astype("float32")),
     "dft inverse": (lambda: relay.dft(c(A), c(A), True)[1], np.fft.ifft(A + 1j * A).imag.astype("float32")),
@@ -223,6 +330,13 @@ def test_rare_numbers(title: str) -> None:
     np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("title", ["nn.bitpack", "nn.bitserial_conv2d", "nn.correlation 3 3 (1, 2) False"])
+def test_rare_numbers_compiled(title: str) -> None:
+    call, want = CASES[title]
+    found = relay.create_executor("graph", mod=relay.IRModule.from_expr(relay.Function([], call()))).evaluate()()
+    np.testing.assert_allclose(found.numpy(), want, rtol=1e-4, atol=1e-5)
+
+
 def test_what_is_known_when_it_runs() -> None:
     """Sparse matrices and boxes may be inputs."""
     values, columns, starts = (part.value for part in by_rows(SPARSE))
@@ -238,6 +352,11 @@ def test_what_is_known_when_it_runs() -> None:
     ("call", "said"),
     [
         (lambda: relay.nn.deformable_conv2d(c(IMAGE), c(IMAGE), c(IMAGE), data_layout="NHWC"), "layouts NHWC"),
+        (lambda: relay.nn.bitpack(c(BITS[:, :40])), "40 integers, which words of 32 bits do not hold"),
+        (lambda: relay.nn.bitserial_dense(c(BITS), c(BITS[None])), "weights that are packed already"),
+        (lambda: relay.nn.bitserial_conv2d(c(BIT_IMAGE), c(BIT_FILTERS[None])), "weights that are packed already"),
+        (lambda: relay.nn.correlation(c(IMAGE), c(IMAGE), 2, 1, 1, 1, 0, True, "NCHW"), "windows of 2"),
+        (lambda: relay.qnn.op.simulated_quantize(c(A), c(A[0, 0]), c(0), out_dtype="int4"), "dtype 'int4'"),
         (lambda: relay.nn.conv2d_backward_weight(c(GRADIENT), c(IMAGE)), "without kernel_size"),
         (lambda: relay.image.resize3d(c(VOLUME), (1, 1, 1), layout="DHWNC"), "layout='DHWNC'"),
         (lambda: relay.einsum([c(A)], "ij,jk->ik"), "2 terms for 1 inputs"),
@@ -250,4 +369,4 @@ def test_what_is_not_made(call: Any, said: str) -> None:
 
 
 def test_how_many_are_here() -> None:
-    assert sum(map(is_offered, signatures())) >= 245
+    assert sum(map(is_offered, signatures())) >= 253

@@ -61,6 +61,7 @@ from minitvm.tvm.relay import analysis as _ir_pass
 ir_pass = _ir_pass
 from minitvm.tvm.relay import atrous as atrous
 from minitvm.tvm.relay import composed as composed
+from minitvm.tvm.relay import composed_bits as composed_bits
 from minitvm.tvm.relay import composed_more as composed_more
 from minitvm.tvm.relay import composed_nn as composed_nn
 from minitvm.tvm.relay import composed_qnn as composed_qnn

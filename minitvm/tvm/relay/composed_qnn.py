@@ -21,7 +21,7 @@ def _real(data: Any, scale: Any, zero_point: Any, axis: Any = -1) -> Expr:
     return made("qnn.dequantize", data, scale, zero_point, axis=axis, out_dtype="float32")
 
 
-def _along(vector: Expr, axis: int, rank: int) -> Expr:
+def along(vector: Expr, axis: int, rank: int) -> Expr:
     """A vector along an axis of a tensor; a scalar as it is."""
     if rank_of(vector) == 0 or vector.tensor_type.shape == (1,):
         return made("reshape", vector, newshape=())
@@ -31,7 +31,7 @@ def _along(vector: Expr, axis: int, rank: int) -> Expr:
 def _centred(data: Any, zero_point: Any, axis: int = 0) -> Expr:
     """Integers less their zero point, as int32."""
     wide, zero = made("cast", data, dtype="int32"), made("cast", zero_point, dtype="int32")
-    return made("subtract", wide, _along(zero, axis, rank_of(wide)))
+    return made("subtract", wide, along(zero, axis, rank_of(wide)))
 
 
 @composed("qnn.op.quantize")
@@ -40,7 +40,7 @@ def quantize(data: Any, output_scale: Any, output_zero_point: Any, axis: Any, ou
     if out_dtype != "int32":
         return _quantized(data, output_scale, output_zero_point, out_dtype, axis)
     wide, rank = made("cast", data, dtype="float64"), rank_of(tensor(data))
-    scale, zero = (_along(made("cast", one, dtype="float64"), axis, rank) for one in (output_scale, output_zero_point))
+    scale, zero = (along(made("cast", one, dtype="float64"), axis, rank) for one in (output_scale, output_zero_point))
     steps = made("add", made("round", made("divide", wide, scale)), zero)
     ends = np.iinfo(out_dtype)
     return made("cast", made("clip", steps, a_min=float(ends.min), a_max=float(ends.max)), dtype=out_dtype)
@@ -61,11 +61,11 @@ def requantize(
     """Integers of one scale as those of another: halves up (``UPWARD``), or away from zero (``TONEAREST``)."""
     wide = made("cast", _centred(data, input_zero_point, axis), dtype="float64")
     scales = [made("cast", scale, dtype="float64") for scale in (input_scale, output_scale)]
-    found = made("multiply", wide, _along(made("divide", *scales), axis, rank_of(wide)))
+    found = made("multiply", wide, along(made("divide", *scales), axis, rank_of(wide)))
     half = made("add", made("abs", found) if rounding == "TONEAREST" else found, const(0.5, "float64"))
     whole = made("floor", half)
     whole = made("multiply", whole, made("sign", found)) if rounding == "TONEAREST" else whole
-    moved = made("add", whole, _along(made("cast", output_zero_point, dtype="float64"), axis, rank_of(wide)))
+    moved = made("add", whole, along(made("cast", output_zero_point, dtype="float64"), axis, rank_of(wide)))
     ends = np.iinfo(out_dtype)
     return made("cast", made("clip", moved, a_min=float(ends.min), a_max=float(ends.max)), dtype=out_dtype)
 
