@@ -36,7 +36,7 @@ ROOMS = {
     "cuda": room(5_845, "codegen/cuda runtime/nvidia"),
     "lab": room(6_060, "lab"),
     "viewer": room(995, "viewer codegen/llvm/origins.py"),
-    "cli": room(1_845, "cli __main__.py"),
+    "cli": room(1_849, "cli __main__.py"),
     "ort": room(
         2_880,
         "ort capi session.py onnx_backend.py generation.py runtime/kept.py runtime/specialised.py"

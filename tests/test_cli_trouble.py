@@ -130,6 +130,22 @@ def test_shapes_are_asked_for_where_more_than_the_batch_is_open(
         assert ("a batch of 1: --shape in_" in done.stderr) == ("(1, " in found)
 
 
+@pytest.mark.parametrize(("shapes", "found"), [((["n", 2], ["n"]), "(1, 2) (1,)"), ((["n", "s"],), None)])
+def test_an_open_library_is_taken_as_its_model_is(
+    tmp_path: pathlib.Path, shapes: tuple[list[int | str], ...], found: str | None
+) -> None:
+    model, library = _save(tmp_path / "m.onnx", *shapes), tmp_path / "m.mtvm"
+    CliRunner().invoke(cli, ["compile", str(model), "-o", str(library)], catch_exceptions=False)
+    for command in ("run", "bench", "profile"):
+        done = CliRunner().invoke(cli, [command, str(library), *["-n", "1"] * (command != "run")])
+        if found is None:
+            assert isinstance(done.exception, ConfigError) and done.exception.hint
+            assert "m.mtvm leaves dimensions of input 'in_0' open: ['n', 's']" in done.exception.message
+            assert "--shape in_0:1x1" in done.exception.hint
+        else:
+            assert done.exception is None and "a batch of 1: --shape in_0:1x2 --shape in_1:1" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("command", "option"),
     [

@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from minitvm.cli.common import compiling, gathered, read_npz
-from minitvm.cli.open_shapes import as_declared, completed, left_open, open_inputs
+from minitvm.cli.open_shapes import as_declared, completed, left_open, of_library, open_inputs
 from minitvm.cli.options import LIBRARY, PAGE, PATH, SUFFIX, OnnxModel, option
 from minitvm.config import MOST_THREADS
 from minitvm.errors import ConfigError, InputError, LibraryError, UnknownValueError, did_you_mean, listing
@@ -254,7 +254,9 @@ class Chosen:
             return library
         arrays = {} if is_fixed or not feeds else feeds
         values = {n: v.reshape(known[n].shape) if v.size == known[n].size else v for n, v in self.values.items()}
-        shapes = {name: arrays[name].shape for name in library.shapes[0] if name in arrays}
+        shapes: Mapping[str, Any] = {name: arrays[name].shape for name in library.shapes[0] if name in arrays}
+        if not (self.shapes or shapes or values or library.others):
+            shapes = of_library(path, library)
         return library.for_shapes(self.shapes or shapes, values or arrays)
 
     def library(

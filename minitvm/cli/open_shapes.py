@@ -14,6 +14,7 @@ import numpy as np
 from minitvm.cli.common import stderr
 from minitvm.errors import ConfigError, MiniTVMError, did_you_mean, listing
 from minitvm.frontend import ValueDescription, describe_onnx, from_onnx
+from minitvm.runtime.library import Library
 
 OpenDim: TypeAlias = int | str | None
 """A dimension: its size, or the name that the model gives it, if any."""
@@ -47,10 +48,32 @@ def completed(
         stderr.print(f"sizes of open dimensions: {said} says others", markup=False)
         rest.update({name: [*shape] for name, shape in chosen.items()})
         left = {}
+    return {**shapes, **{name: [*shape] for name, shape in _as_batch_of_one(rest, left).items()}}
+
+
+def of_library(path: Path, library: Library) -> dict[str, list[int]]:
+    """The shapes of a saved library's open inputs, where none are given: a batch of 1 where nothing more is open, else
+    :class:`ConfigError`."""
+    named = {n: [d if isinstance(d, int) else str(d) for d in shape] for n, shape in library.shapes[0].items()}
+    left: dict[str, Sequence[OpenDim]] = {name: shape for name, shape in named.items() if not _is_known(shape)}
+    if left and not _is_batch(left.values()):
+        example = " ".join(_example(*one) for one in left.items())
+        raise ConfigError(f"{path.name} leaves {_listed(left)}", hint=f"give them, for example {example}")
+    return _as_batch_of_one(left, left)
+
+
+def _as_batch_of_one(
+    shapes: Mapping[str, Sequence[OpenDim]], left: Mapping[str, Sequence[OpenDim]]
+) -> dict[str, list[int]]:
+    """Shapes with 1 for what is open, which those that are ``left`` are told to have."""
     if left:
         stderr.print(f"a batch of 1: {' '.join(_example(*one) for one in left.items())} says another", markup=False)
-    known = {name: [d if isinstance(d, int) else 1 for d in shape] for name, shape in rest.items()}
-    return {**shapes, **known}
+    return {name: [d if isinstance(d, int) else 1 for d in shape] for name, shape in shapes.items()}
+
+
+def _listed(shapes: Mapping[str, Sequence[OpenDim]]) -> str:
+    found = (f"input {name!r} open: {list(shape)}" for name, shape in shapes.items())
+    return f"dimensions of {' and '.join(found)}"
 
 
 def _is_known(shape: Iterable[OpenDim]) -> bool:
@@ -65,9 +88,8 @@ def _is_batch(shapes: Iterable[Sequence[OpenDim]]) -> bool:
 
 def left_open(shapes: Mapping[str, Sequence[OpenDim]], path: Path, why: str = "") -> ConfigError:
     """Open dimensions are the command line's business: the hint is an option, not a Python argument."""
-    what = " and ".join(f"input {name!r} open: {list(shape)}" for name, shape in shapes.items())
     return ConfigError(
-        f"{path.name} leaves dimensions of {what}",
+        f"{path.name} leaves {_listed(shapes)}",
         where=[why] if why else [],
         hint="give them, for example " + " ".join(_example(*one) for one in (usual(path, shapes) or shapes).items()),
     )
