@@ -50,7 +50,7 @@ ROOMS = {
     "primer": room(1_000, "primer.py"),
     "testing": room(579, "testing"),
     "more": room(
-        4_775,
+        4_796,
         f"frontend/onnx/more ir/ops/more {_PASSES}/by_parts.py {_PASSES}/parallel_blocks.py {_LOOPS}/dense_blocks.py"
         f" {_LOOPS}/recurrent_quantized.py {_LOOPS}/running_sum.py {_LOOPS}/tensor_scatter.py",
     ),

@@ -285,3 +285,45 @@ def test_patterns_without_re2(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "re2", None)
     with pytest.raises(MiniTVMError, match=r"needs the package google-re2(.|\n)*pip install google-re2"):
         matches("a", "a")
+
+
+CHANCES = np.float32([[0.1, 0.2, 0.7], [0.5, 0.5, 0.0], [0.0, 1.0, 0.0]])
+
+
+def drawn(attributes: str, dtype: str = "int32") -> InferenceSession:
+    return session(f"g (float[3, 3] x) => ({dtype} y) {{ y = Multinomial<sample_size = 4000{attributes}>(x) }}")
+
+
+def test_multinomial_draws_as_often_as_it_is_likely() -> None:
+    with np.errstate(divide="ignore"):
+        logs = np.log(CHANCES) + np.float32([[3], [-2], [80]])  # what all have in common does not count
+    for attributes, dtype in (("", "int32"), (", dtype = 7, seed = 2.5", "int64")):
+        [found] = drawn(attributes, dtype).run(None, {"x": logs})
+        assert found.shape == (3, 4000) and found.dtype == dtype
+        counts = np.stack([np.bincount(row, minlength=3) for row in found]) / 4000
+        np.testing.assert_allclose(counts, CHANCES, atol=0.04)
+        assert (counts[CHANCES == 0] == 0).all()
+
+
+def test_multinomial_of_a_seed_draws_the_same() -> None:
+    logs = np.zeros((3, 3), np.float32)
+    seeded = drawn(", seed = 1.5")
+    [first], [again] = (seeded.run(None, {"x": logs}) for _ in range(2))
+    [other], [free], [freer] = (one.run(None, {"x": logs}) for one in (drawn(", seed = 2.5"), drawn(""), drawn("")))
+    np.testing.assert_array_equal(first, again)
+    assert (first != other).any() and (free != freer).any()
+
+
+def test_multinomial_of_nothing() -> None:
+    with pytest.raises(FrontendError, match="sample_size=0"):
+        session("g (float[3, 3] x) => (int32 y) { y = Multinomial<sample_size = 0>(x) }")
+
+
+@pytest.mark.parametrize("operator", ["ScatterElements", "ScatterND"])
+def test_scatters_that_say_update(operator: str) -> None:
+    """No word of ONNX's, which ONNX Runtime takes for ``none``."""
+    places = {"ScatterElements": np.int64([[0, 2], [3, 1]]), "ScatterND": np.int64([[1, 2], [0, 3]])}[operator]
+    updates = "float[2, 2]" if operator == "ScatterElements" else "float[2]"
+    text = f"g (float[2, 4] x, int64[2, 2] i, {updates} u) => (float y) {{ y = {operator}"
+    text += f'<{"axis = 1, " if operator == "ScatterElements" else ""}reduction = "update">(x, i, u) }}'
+    check(text, {"x": normal(2, 4), "i": places, "u": normal(2, 2) if operator == "ScatterElements" else normal(2)})

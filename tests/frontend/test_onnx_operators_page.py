@@ -22,7 +22,7 @@ def test_the_page_is_current() -> None:
         assert text == page(), "python -m benchmarks.onnx_operators"
 
 
-@pytest.mark.parametrize(("name", "domain"), [("Gradient", "ai.onnx.preview.training"), ("Multinomial", "")])
+@pytest.mark.parametrize(("name", "domain"), [("Gradient", "ai.onnx.preview.training")])
 def test_what_is_not_offered_is_refused_by_name(name: str, domain: str) -> None:
     values = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [1, 3]) for n in "xy"]
     graph = helper.make_graph([helper.make_node(name, ["x"], ["y"], domain=domain)], "g", values[:1], values[1:])

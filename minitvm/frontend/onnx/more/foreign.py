@@ -11,6 +11,7 @@ from google.protobuf import json_format  # type: ignore[import-untyped]
 
 from minitvm.errors import MiniTVMError, TypeInferenceError, UnknownValueError, is_own
 from minitvm.frontend.onnx.model import array_of
+from minitvm.frontend.onnx.more.multinomial import multinomial
 from minitvm.frontend.onnx.more.regex import full_match
 from minitvm.frontend.onnx.node import OnnxNode, normal_domain, schema_of
 from minitvm.frontend.onnx.registry import Builder, Outputs
@@ -32,7 +33,10 @@ LIKE = frozenset({"RandomNormalLike", "RandomUniformLike"})
 OPEN = frozenset({"STFT"})
 """ONNX's shape inference counts the frames otherwise than its reference."""
 
-OWN: dict[str, Callable[[onnx.NodeProto], Callable[..., Sequence[Any]]]] = {"RegexFullMatch": full_match}
+OWN: dict[str, Callable[[onnx.NodeProto], Callable[..., Sequence[Any]]]] = {
+    "RegexFullMatch": full_match,
+    "Multinomial": multinomial,
+}
 """Computed here, not by onnx's reference evaluator."""
 
 
@@ -43,6 +47,8 @@ def is_foreign(node: onnx.NodeProto, domain: str, opset: int) -> bool:
         return False
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
         return False
+    if node.op_type in OWN and not domain:
+        return True
     from onnx.reference.op_run import RuntimeContextError, RuntimeImplementationError
     from onnx.reference.ops import load_op
 
@@ -140,6 +146,17 @@ def parsed(node: str) -> onnx.NodeProto:
 def evaluator(node: str, opset: int) -> Callable[..., Sequence[Any]]:
     """What computes a node that is given as protobuf's JSON: arrays of its inputs to its results."""
     proto = parsed(node)
+    made = _function_of(proto, opset)
+    is_seeded = proto.op_type not in RANDOM or any(a.name == "seed" for a in proto.attribute)
+
+    def evaluate(*arrays: np.ndarray) -> list[Any]:
+        drawn = None if is_seeded or _chance is None else _function_of(_drawn(proto), opset)
+        return list((drawn or made)(*arrays))
+
+    return evaluate
+
+
+def _function_of(proto: onnx.NodeProto, opset: int) -> Callable[..., Sequence[Any]]:
     if proto.op_type in OWN and not proto.domain:
         return OWN[proto.op_type](proto)
     try:
@@ -149,15 +166,7 @@ def evaluator(node: str, opset: int) -> Callable[..., Sequence[Any]]:
         raise MiniTVMError(message, hint="pip install onnx") from error
     made = ReferenceEvaluator(proto, opsets={proto.domain: opset})
     names = [name for name in proto.input if name]
-    is_seeded = proto.op_type not in RANDOM or any(a.name == "seed" for a in proto.attribute)
-
-    def evaluate(*arrays: np.ndarray) -> list[Any]:
-        drawn = (
-            None if is_seeded or _chance is None else ReferenceEvaluator(_drawn(proto), opsets={proto.domain: opset})
-        )
-        return list((drawn or made).run(None, dict(zip(names, arrays, strict=True))))
-
-    return evaluate
+    return lambda *arrays: list(made.run(None, dict(zip(names, arrays, strict=True))))
 
 
 _chance: random.Random | None = None

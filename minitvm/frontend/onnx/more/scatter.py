@@ -11,7 +11,8 @@ from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.frontend.onnx.tensor import integers
 from minitvm.ir.expr import Constant, Expr
 
-_REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+_REDUCTIONS = {"none": "update", "update": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
+"""``update`` is no word of ONNX's, but some write it, and ONNX Runtime takes it for ``none``."""
 
 
 def _scatter(node: OnnxNode) -> Expr:
