@@ -132,3 +132,22 @@ def test_attributes_that_forbid_it(layout: str, blocks: Any, pads: Any, crops: A
     else:
         function = atrous(layout, blocks, pads, crops, **how)
     assert structural_equal(FlattenAtrousConv()(function).main, function)
+
+
+@pytest.mark.parametrize(("zero", "padded", "folds"), [(0, 0, True), (3, 3, True), (3, 0, False), (0, 3, False)])
+def test_quantized_convolutions(zero: int, padded: int, folds: bool) -> None:
+    """What is padded must be the zero point."""
+    x, w = relay.var("x", shape=SHAPES["NHWC"], dtype="int8"), relay.var("w", shape=WEIGHTS["HWIO"], dtype="int8")
+    qnn: Any = relay.qnn
+
+    def conv(data: Any, **how: Any) -> Any:
+        zeros, scale = [relay.const(n, "int32") for n in (zero, 1)], relay.const(0.5)
+        layouts = {"data_layout": "NHWC", "kernel_layout": "HWIO", "kernel_size": (3, 3), "channels": 5}
+        return qnn.op.conv2d(data, w, *zeros, scale, scale, **layouts, **how)
+
+    apart = nn.space_to_batch_nd(x, (2, 4), ((2, 2), (4, 4)), padded)
+    function = relay.Function([x, w], nn.batch_to_space_nd(conv(apart), (2, 4), ((0, 0), (0, 0))))
+    found = FlattenAtrousConv()(function)
+    flat = relay.Function([x, w], conv(x, padding=(2, 4), dilation=(2, 4)))
+    assert structural_equal(found.main, flat if folds else function), found
+    np.testing.assert_array_equal(evaluate(found, *fed(function)), evaluate(function, *fed(function)))

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from minitvm.ir.decision import Declined, decide
 from minitvm.ir.expr import Call, Constant, Expr, Function, Module
 from minitvm.ir.layout import Layout
 from minitvm.ir.op import Op
+from minitvm.ir.ops.elemwise import CastTo, Subtract
 from minitvm.ir.ops.nn_conv import Convolution
 from minitvm.ir.ops.nn_pad import Pad
 from minitvm.ir.ops.slicing import StridedSlice
 from minitvm.ir.ops.transform import Reshape, Transpose
 from minitvm.ir.visitor import as_function, rewrite, use_counts
 from minitvm.passes.manager import FunctionPass, PassContext
+from minitvm.passes.redundancy import fold_constant_expr
+from minitvm.tvm.relay.composed import rank_of
 from minitvm.tvm.relay.composed_nn import batch_to_space_nd, space_to_batch_nd
 
 Pairs = list[tuple[int, int]]
@@ -22,8 +27,8 @@ APART, JOINED = (Reshape, Transpose, Reshape, Pad), (StridedSlice, Reshape, Tran
 class FlattenAtrousConv(FunctionPass):
     """``batch_to_space_nd(conv(space_to_batch_nd(x)))`` becomes a convolution of ``x`` with as much more dilation.
 
-    Any convolution of plain layouts, block and padding; Relay's is of NHWC images and takes them for padded to keep
-    their size.
+    Any convolution of plain layouts, block and padding, also of integers less their zero point; Relay's is of NHWC
+    images and takes them for padded to keep their size.
     """
 
     needs = (StridedSlice,)
@@ -68,22 +73,43 @@ def _flat(joined: list[Call]) -> Expr | Declined:
     """The dilated convolution, or why there is none."""
     conv = joined[-1].args[0]
     assert isinstance(conv, Call) and isinstance(conv.op, Convolution)
-    apart = _chain(conv.args[0], APART)
+    centring, images = _centring(conv.args[0])
+    apart = _chain(images, APART)
     if apart is None:
         return Declined("its images are not the places of blocks")
     blocks, padding = _blocks(apart)
     if not blocks or _crops(joined, blocks) is None:
         return Declined("it does not take apart and put together the same blocks")
-    if len(apart[-1].args) > 1 and not _is_zero(apart[-1].args[1]):
+    padded = apart[-1].args[1] if len(apart[-1].args) > 1 else Constant(np.zeros((), images.dtype))
+    if not _is_zero(_centred(padded, centring)):
         return Declined("it pads with something other than 0")
     found = _dilated(conv.op, blocks, padding, _crops(joined, blocks) or [])
     if isinstance(found, Declined):
         return found
-    return Call(found, (apart[-1].args[0], *conv.args[1:]), span=conv.span)
+    return Call(found, (_centred(apart[-1].args[0], centring), *conv.args[1:]), span=conv.span)
+
+
+def _centring(images: Expr) -> tuple[list[Call], Expr]:
+    """The casts and subtractions of a number that a quantized convolution begins with, and what they begin from."""
+    calls: list[Call] = []
+    while isinstance(images, Call) and isinstance(images.op, (CastTo, Subtract)):
+        if any(rank_of(number) for number in images.args[1:]):
+            break
+        calls.insert(0, images)
+        images = images.args[0]
+    return calls, images
+
+
+def _centred(expr: Expr, calls: list[Call]) -> Expr:
+    """The same done to another expression."""
+    for call in calls:
+        expr = Call(call.op, (expr, *call.args[1:]), span=call.span)
+    return expr
 
 
 def _is_zero(value: Expr) -> bool:
-    return isinstance(value, Constant) and not value.value.any()
+    found = fold_constant_expr(value)
+    return isinstance(found, Constant) and not found.value.any()
 
 
 def _blocks(apart: list[Call]) -> tuple[tuple[int, ...], Pairs]:
