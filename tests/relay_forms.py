@@ -21,6 +21,7 @@ KINDS = {
         "tvm/test_forms_of_passes.py",
         "tvm/test_analyses_of_relay.py",
     ],
+    "SimplifyExpr, FlattenAtrousConv": ["tvm/test_simplify_expr_of_relay.py", "tvm/test_flatten_atrous_conv.py"],
     "dataflow patterns": ["tvm/test_dataflow_pattern.py"],
     "texts with a version line": ["tvm/test_texts_of_relay.py", "tvm/test_text_as_relays.py"],
     "normal forms, dead code, inlining, lifting, recursion": [
