@@ -303,7 +303,7 @@ def _cancel(c1: Constant, c2: Constant) -> Declined | None:
     """Constants that undo each other: the first is there to round."""
     with np.errstate(all="ignore"):
         size, left = np.abs(c1.value) + np.abs(c2.value), np.abs(c1.value + c2.value)
-    return Declined("the constants cancel: adding the first rounds") if (size > CANCELLING * left).any() else None
+    return Declined("the constants cancel: adding the first rounds") if (size / CANCELLING > left).any() else None
 
 
 def _is_integer_like(expr: Expr) -> bool:
