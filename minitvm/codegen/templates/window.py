@@ -108,7 +108,7 @@ class Axis:
         return False
 
     def at(self, start: Start, t: LoopExpr) -> LoopExpr:
-        """Of a tile the output ``t``."""
+        """Output ``t`` of the tile that begins at ``start``."""
         return start + t
 
     def sticks_out(self, start: Start, size: int) -> bool:
