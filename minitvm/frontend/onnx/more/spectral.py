@@ -145,8 +145,8 @@ def _times(x: Expr, factor: Sequence[Expr]) -> Expr:
 
 
 def _convolved(x: Expr, wanted: Dim, sign: int) -> Expr:
-    """:func:`transform` of any number of points, as Bluestein computes it: ``2 n k = n**2 + k**2 - (k - n)**2``, so that
-    numbers that are turned by ``n**2`` are convolved with such turns, and turned by ``k**2``."""
+    """:func:`transform` of any number of points, as Bluestein computes it: ``2 n k = n**2 + k**2 - (k - n)**2``, so
+    that numbers that are turned by ``n**2`` are convolved with such turns, and turned by ``k**2``."""
     rows, points, _ = x.tensor_type.shape
     columns = -(-(points + wanted) // ROWS)
     total, places = ROWS * columns, positions(ROWS * columns)
