@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -36,7 +37,7 @@ def at_lines(counter: Counter) -> Iterator[None]:
             return None
         if frame.f_code.co_filename.endswith(_SPARED):
             return None
-        if event == "line":
+        if event == "line" and not _leaves_a_with(frame):
             counter()
         return trace
 
@@ -48,6 +49,14 @@ def at_lines(counter: Counter) -> Iterator[None]:
     finally:
         sys.settrace(before)
         threading.settrace(before)  # type: ignore[arg-type]
+
+
+def _leaves_a_with(frame: FrameType) -> bool:
+    """True where a ``with`` block is left, whose line then comes again: there ``__exit__`` is about to get three
+    ``None``.  Only a tracer can raise there, and then the block has no end: locks would stay taken."""
+    code, at = frame.f_code.co_code, frame.f_lasti
+    names = [dis.opname[op] for op in code[at : at + 6 : 2]]
+    return names in (["LOAD_CONST"] * 3, ["LOAD_CONST", "DUP_TOP", "DUP_TOP"])
 
 
 @contextmanager

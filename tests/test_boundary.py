@@ -36,6 +36,7 @@ from minitvm.errors import (
     as_raised,
     stage,
 )
+from minitvm.ir.loop import expr
 from minitvm.runtime import native
 
 STATIC = """<ir_version: 8, opset_import: ["": 17]> g (float[2, 300] x) => (float[2, 300] y) {
@@ -215,6 +216,18 @@ def test_a_fault_anywhere_is_an_error_and_the_next_run_is_right(
         np.testing.assert_array_equal(work(), want, err_msg=f"after {where}")
     assert raised > SAMPLES // 2
     assert not [*tmp_path.glob("*.part")]
+
+
+def test_a_fault_at_any_line_leaves_no_lock_taken() -> None:
+    """Of faults that Python itself could raise: a tracer could raise one between a block and its end, too."""
+    counter = Counter()
+    expr.const(1.5, "float64")  # what is found once
+    with at_lines(counter):
+        expr.const(1234.5, "float64")
+    for at in range(1, counter.count + 1):
+        with at_lines(Counter(MemoryError(), at)), pytest.raises(MemoryError):
+            expr.const(1234.5 + at, "float64")
+        assert not expr._lock.locked()
 
 
 def test_a_team_whose_threads_do_not_start_leaves_none() -> None:
