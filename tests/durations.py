@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 SLOW = pathlib.Path(__file__).with_name("slow.txt")
-SECONDS = 400.0
+SECONDS = 360.0
 """Of two cores' CPU time in five minutes, what collecting and starting leave."""
 MEASURED = 3
 _FILE = "MINITVM_TEST_DURATIONS"
