@@ -213,7 +213,7 @@ class _Parser(Reader):
             return self.named_constant()
         return self.operator_call()
 
-    def choice(self) -> Call:
+    def choice(self) -> Expr:
         """``if (condition) { block } else { block }``: what the blocks bind is seen there only."""
         start = self.take()
         self.expect("(")
@@ -223,7 +223,10 @@ class _Parser(Reader):
         self.expect("else")
         orelse = self.branch()
         with self.located(start):
-            return choice(condition, then, orelse)
+            return self.chosen(condition, then, orelse)
+
+    def chosen(self, condition: Expr, then: Expr, orelse: Expr) -> Expr:
+        return choice(condition, then, orelse)
 
     def branch(self) -> Expr:
         outer, self.scope = self.scope, dict(self.scope)

@@ -14,6 +14,7 @@ from minitvm.ir.visitor import as_function, children, rebuild
 from minitvm.scopes.nodes import Global, applied, declared, everything, signature_of
 
 Replace = Callable[[Expr], "Expr | None"]
+Over = Callable[[Expr, "list[Expr]"], Expr]
 
 
 def replaced(root: Expr, replace: Replace) -> Expr:
@@ -21,14 +22,17 @@ def replaced(root: Expr, replace: Replace) -> Expr:
     done: dict[Expr, Expr] = {}
     for node in everything(root):
         found = replace(node)
-        if found is not None:
-            done[node] = found
-        elif isinstance(node, Call) and isinstance(node.op, Function) and not node.op.is_primitive:
-            done[node] = rebuilt_call(node, done)
-        else:
-            done[node] = rebuild(node, [done.get(child, child) for child in children(node)])
-            keep_declared(node, done[node])
+        done[node] = over_done(node, done) if found is None else found
     return done[root]
+
+
+def over_done(node: Expr, done: Mapping[Expr, Expr], over: Over = rebuild) -> Expr:
+    """A node over what its parts became."""
+    if isinstance(node, Call) and isinstance(node.op, Function) and not node.op.is_primitive:
+        return rebuilt_call(node, done)
+    new = over(node, [done.get(child, child) for child in children(node)])
+    keep_declared(node, new)
+    return new
 
 
 def keep_declared(old: Expr, new: Expr) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from minitvm.ir.expr import Call, Expr, Function, Var
 from minitvm.ir.ops.control import If as Choice
 from minitvm.ir.visitor import children, rebuild, substitute
-from minitvm.scopes.names import keep_declared, rebuilt_call
+from minitvm.scopes.names import keep_declared, over_done, rebuilt_call
 from minitvm.scopes.nodes import Binding, Global, If, Let, conditional, everything, free_vars, in_order, is_atom
 
 
@@ -33,11 +33,8 @@ def opened(root: Expr) -> Expr:
                 for branch in (node.op.then_branch, node.op.else_branch)
             )
             done[node] = If(condition, then, orelse, span=node.span)
-        elif isinstance(node, Call) and isinstance(node.op, Function) and not node.op.is_primitive:
-            done[node] = rebuilt_call(node, done)
         else:
-            done[node] = opened_parts(node, [done.get(child, child) for child in children(node)])
-            keep_declared(node, done[node])
+            done[node] = over_done(node, done, opened_parts)
     return done[root]
 
 

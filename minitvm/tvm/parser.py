@@ -124,16 +124,8 @@ class _RelayParser(_Parser):
         with self.located(token):
             return applied(function, args)
 
-    def choice(self) -> Any:
-        start = self.take()
-        self.expect("(")
-        condition = self.expr()
-        self.expect(")")
-        then = self.branch()
-        self.expect("else")
-        orelse = self.branch()
-        with self.located(start):
-            return conditional(condition, then, orelse)
+    def chosen(self, condition: Expr, then: Expr, orelse: Expr) -> Expr:
+        return conditional(condition, then, orelse)
 
     def branch(self) -> Expr:
         self.expect("{")

@@ -87,15 +87,18 @@ def _simulated(name: str, dtype: Any) -> bool:
     return bool(dtype != "disable")
 
 
+def _along_axis(data: Expr, axis: int, *given: Any) -> list[Expr]:
+    """Scales and zero points in the dtype of ``data``, one for each place along the axis."""
+    return [along(made("cast", one, dtype=data.dtype), axis, rank_of(data)) for one in given]
+
+
 @composed("qnn.op.simulated_quantize")
 def simulated_quantize(data: Any, output_scale: Any, output_zero_point: Any, axis: int, out_dtype: Any) -> Expr:
     """The integers that quantization would give, as floats."""
     expr = tensor(data)
     if not _simulated("qnn.op.simulated_quantize", out_dtype):
         return expr
-    scale, zero = (
-        along(made("cast", one, dtype=expr.dtype), axis, rank_of(expr)) for one in (output_scale, output_zero_point)
-    )
+    scale, zero = _along_axis(expr, axis, output_scale, output_zero_point)
     ends = np.iinfo(out_dtype)
     steps = made("add", made("round", made("divide", expr, scale)), zero)
     return made("clip", steps, a_min=float(ends.min), a_max=float(ends.max))
@@ -107,9 +110,7 @@ def simulated_dequantize(data: Any, input_scale: Any, input_zero_point: Any, axi
     expr = tensor(data)
     if not _simulated("qnn.op.simulated_dequantize", in_dtype):
         return expr
-    scale, zero = (
-        along(made("cast", one, dtype=expr.dtype), axis, rank_of(expr)) for one in (input_scale, input_zero_point)
-    )
+    scale, zero = _along_axis(expr, axis, input_scale, input_zero_point)
     return made("multiply", made("subtract", expr, zero), scale)
 
 
