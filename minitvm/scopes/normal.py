@@ -63,11 +63,8 @@ def graph_form(root: Expr) -> Expr:
                 done[node] = done[node.body]
         elif isinstance(node, Var):
             done.setdefault(node, node)
-        elif isinstance(node, Call) and isinstance(node.op, Function) and not node.op.is_primitive:
-            done[node] = rebuilt_call(node, done)
         else:
-            done[node] = rebuild(node, [done.get(child, child) for child in children(node)])
-            keep_declared(node, done[node])
+            done[node] = over_done(node, done)
     return done[root]
 
 

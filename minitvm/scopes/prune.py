@@ -9,7 +9,7 @@ from minitvm.ir.expr import Call, Expr, Function, Module, Var
 from minitvm.ir.text import fresh_name
 from minitvm.ir.types import FuncType
 from minitvm.ir.visitor import as_function, children, rebuild, substitute
-from minitvm.scopes.names import call_graph, calls_itself, keep_declared, rebuilt_call, replaced
+from minitvm.scopes.names import call_graph, calls_itself, over_done, replaced
 from minitvm.scopes.nodes import Apply, Binding, Global, Let, applied, everything, free_vars, in_order
 
 
@@ -29,16 +29,8 @@ def live(root: Expr, inline_once: bool = False) -> Expr:
         elif isinstance(node, Var):
             done.setdefault(node, node)
         else:
-            done[node] = _over(node, done)
+            done[node] = over_done(node, done)
     return done[root]
-
-
-def _over(node: Expr, done: Mapping[Expr, Expr]) -> Expr:
-    if isinstance(node, Call) and isinstance(node.op, Function) and not node.op.is_primitive:
-        return rebuilt_call(node, done)
-    made = rebuild(node, [done.get(child, child) for child in children(node)])
-    keep_declared(node, made)
-    return made
 
 
 def _uses(root: Expr) -> tuple[Counter[Var], set[Var]]:
@@ -101,7 +93,7 @@ def _inlined(root: Function, bodies: Mapping[str, Function]) -> Expr:
         elif isinstance(node, Global) and node.name_hint in bodies:
             done[node] = bodies[node.name_hint]
         else:
-            done[node] = _over(node, done)
+            done[node] = over_done(node, done)
     return done[root]
 
 
@@ -125,7 +117,7 @@ def refreshed(root: Expr) -> Expr:
         return root
     for node in everything(root):
         if node not in done:
-            done[node] = _over(node, done)
+            done[node] = over_done(node, done)
     return done[root]
 
 
@@ -153,7 +145,7 @@ def _lifted(root: Expr, fresh: dict[str, Function], used: set[str], wanted: str)
     for node in in_order(root):
         if isinstance(node, Binding) or node in done:
             continue
-        made = _over(node, done)
+        made = over_done(node, done)
         if isinstance(node, Function) and isinstance(made, Function) and not node.is_primitive:
             made = _as_global(made, own.get(node), fresh, used, wanted)
         done[node] = made
