@@ -146,6 +146,8 @@ class StageError(MiniTVMError):
 class OutOfMemoryError(StageError, MemoryError):
     """There is no memory for what a stage needs."""
 
+    __new__ = Exception.__new__  # MemoryError's refuses a class whose first base is another
+
 
 class RecursionLimitError(StageError, RecursionError):
     """Something is nested more deeply than Python goes."""
@@ -155,10 +157,7 @@ class SystemRefusedError(StageError, OSError):
     """The system refuses a file, a thread or whatever else a stage needs; ``errno`` and ``filename`` are its words."""
 
 
-_PYTHONS = (
-    *(MemoryError, RecursionError, OSError, LookupError, ValueError, ArithmeticError),
-    *(RuntimeError, BufferError, EOFError),
-)
+_PYTHONS = (MemoryError, OSError, LookupError, ValueError, ArithmeticError, RuntimeError, BufferError, EOFError)
 """What becomes a :class:`StageError`.  ``AssertionError``, ``TypeError`` and the like are bugs, and look like it."""
 
 

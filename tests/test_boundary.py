@@ -96,6 +96,7 @@ def test_it_says_the_stage_and_is_caught_as_what_it_was(
     again = pickle.loads(pickle.dumps(found))
     assert (type(again), str(again), again.stage) == (kind, str(found), found.stage)
     assert getattr(found, "filename", None) == getattr(error, "filename", None)
+    assert type(kind.__new__(kind)) is kind, "tblib's way, with which Dask sends an error to another process"
 
 
 @pytest.mark.parametrize(
