@@ -73,9 +73,9 @@ ROOMS = {
     "reading graphs": room(610, "ir/parser.py ir/reader.py ir/pickled.py"),
     "signing": room(95, "runtime/signing.py"),
     "verifying": room(
-        760,
+        815,
         f"ir/verify.py driver/verify.py {_PASSES}/verify.py {_PASSES}/bits.py {_PASSES}/compare.py"
-        f" {_PASSES}/draws.py {_PASSES}/roundings.py",
+        f" {_PASSES}/draws.py {_PASSES}/roundings.py {_PASSES}/values.py",
     ),
     "verifying loops": room(362, "ir/loop/verify.py"),
     "coverage": room(245, "codegen/coverage.py"),

@@ -37,26 +37,26 @@ from minitvm.ir.visitor import post_order
 
 Value: TypeAlias = Any
 """An array, a list of them (a sequence), ``None`` (an optional without a value), or a tuple of values."""
-Change: TypeAlias = Callable[[Value], Value]
+How: TypeAlias = Callable[..., Value]
 
 
-def evaluate(target: Function | Module, *arrays: Any, each: Change | None = None) -> Value:
+def evaluate(target: Function | Module, *arrays: Any, how: How | None = None) -> Value:
     """The result of a function, or of a module's ``main``: an array or a tuple of them.
 
-    ``each`` makes another value of every call's, before its users see it.  Raises :class:`InputError` where the
-    arrays do not fit the parameters, :class:`IRError` where an operator has no reference, its reference fails, or its
-    result is not of the inferred type.
+    ``how`` gives each call's value, from it and its arguments', in place of :func:`evaluate_call`.  Raises
+    :class:`InputError` where the arrays do not fit the parameters, :class:`IRError` where an operator has no reference,
+    its reference fails, or its result is not of the inferred type.
     """
     function = as_graph(target).main
     values = _bind(function, arrays)
-    for call, value in _run(function, values):
-        values[call] = each(value) if each else value
+    for _ in _run(function, values, how or evaluate_call):
+        pass
     return values[function.body]
 
 
 def evaluate_calls(function: Function, *arrays: Any) -> Iterator[tuple[Call, Value]]:
     """Each call of the function with its value, operands before users."""
-    return _run(function, _bind(function, arrays))
+    return _run(function, _bind(function, arrays), evaluate_call)
 
 
 def _bind(function: Function, arrays: tuple[Any, ...]) -> dict[Expr, Value]:
@@ -73,14 +73,14 @@ def _bind(function: Function, arrays: tuple[Any, ...]) -> dict[Expr, Value]:
     return values
 
 
-def _run(function: Function, values: dict[Expr, Value]) -> Iterator[tuple[Call, Value]]:
+def _run(function: Function, values: dict[Expr, Value], how: How) -> Iterator[tuple[Call, Value]]:
     counting = meter()
     for node in post_order(function.body):
         if node in values:
             continue
         if counting is not None and isinstance(node, Call):
             counting.count(*_price(node))
-        values[node] = _value_of(node, values)
+        values[node] = _value_of(node, values, how)
         if counting is not None and isinstance(node, Call) and not node.type.is_static:
             counting.count(0, _nbytes(values[node]))
         if isinstance(node, Call):
@@ -102,9 +102,9 @@ def _nbytes(value: Value) -> int:
     return value.nbytes if isinstance(value, np.ndarray) else 0
 
 
-def _value_of(node: Expr, values: dict[Expr, Value]) -> Value:
+def _value_of(node: Expr, values: dict[Expr, Value], how: How) -> Value:
     if isinstance(node, Call):
-        return evaluate_call(node, *(values[arg] for arg in node.args))
+        return how(node, *(values[arg] for arg in node.args))
     if isinstance(node, Constant):
         return node.value
     if isinstance(node, Tuple):

@@ -12,8 +12,8 @@ import numpy as np
 from minitvm.errors import MiniTVMError, UserCodeError
 from minitvm.ir.decision import Declined
 from minitvm.ir.dtypes import STORED, carrier, is_float, step_after_one
-from minitvm.ir.evaluate import evaluate
-from minitvm.ir.expr import Function
+from minitvm.ir.evaluate import How, evaluate, evaluate_call
+from minitvm.ir.expr import Call, Function
 from minitvm.ir.ops.bodies import few_trips
 from minitvm.ir.types import is_numeric, type_of
 from minitvm.passes.draws import DRAWS, Draw, closer, random_inputs, turns
@@ -88,6 +88,7 @@ def compare(
     ways: Sequence[Run] = (),
     atol: float = 0.0,
     explain: Explain | None = None,
+    how: How | None = None,
 ) -> Comparison:
     """Run a function by its operators' references and ``other``, until a draw of inputs shows a difference.
 
@@ -97,9 +98,9 @@ def compare(
     ``known`` are results of the function that somebody has already; ``typed`` has the types of parameters that the
     function leaves open.  ``ways`` are those in which somebody else's ``other`` rounds as well: what they change is
     left out, too; so are differences up to ``atol``.  ``explain`` judges elements in place of that, and says of what
-    differs by more than the tolerance whether it may.
+    differs by more than the tolerance whether it may.  ``how`` is that of :func:`evaluate`, for the function.
     """
-    done, asked = Comparison(), _Asked(function, other, known or {}, rtol, atol, ways, explain)
+    done, asked = Comparison(), _Asked(function, other, known or {}, rtol, atol, ways, explain, how)
     drawn = turns(typed or function, draws)
     for draw in (*drawn, *closer(function)) if asked.strict and draws is DRAWS else drawn:
         inputs = random_inputs(function, seed, draw, typed)
@@ -123,6 +124,7 @@ class _Asked:
     atol: float
     ways: Sequence[Run]
     explain: Explain | None
+    how: How | None
 
     @property
     def strict(self) -> bool:
@@ -133,7 +135,7 @@ class _Asked:
         """What these inputs say; the results of both functions are kept."""
         function = self.function
         try:
-            expected = self.known.get(draw) or flatten(evaluate(function, *inputs))
+            expected = self.known.get(draw) or flatten(evaluate(function, *inputs, how=self.how))
         except UserCodeError:
             raise
         except MiniTVMError as error:
@@ -211,7 +213,11 @@ def _nearby(function: Function, inputs: list[Any], sample: int) -> Results:
     units, rng = ROUNDINGS * 2 ** (sample // 2), np.random.default_rng(sample)
     ends = ((units,), (-units,))[sample : sample + 1] or ((-units, units),)
     values = [moved(value, ends[0], rng) for value in inputs]
-    return flatten(evaluate(function, *values, each=lambda value: moved(value, ends[0], rng, inside=True)))
+
+    def other(call: Call, *given: Any) -> Any:
+        return moved(evaluate_call(call, *given), ends[0], rng, inside=True)
+
+    return flatten(evaluate(function, *values, how=other))
 
 
 # --- results --------------------------------------------------------------------------------------------------

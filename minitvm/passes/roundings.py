@@ -8,15 +8,15 @@ would explain is an error of the rewrite.
 
 from __future__ import annotations  # so that numpy.random is imported by who draws numbers
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 from minitvm.errors import MiniTVMError
 from minitvm.ir.dtypes import STORED, carrier, is_float
-from minitvm.ir.evaluate import constant_value, evaluate_call
-from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem
+from minitvm.ir.evaluate import evaluate, evaluate_call
+from minitvm.ir.expr import Call, Constant, Function, Tuple
 from minitvm.ir.visitor import calls, post_order
 
 RTOL = 1e-4
@@ -87,15 +87,16 @@ def rounded_otherwise(
 def _evaluated(
     function: Function, inputs: Sequence[Any], ends: Sequence[int], rng: np.random.Generator, every: bool
 ) -> Any:
-    values: dict[Expr, Any] = dict(zip(function.params, inputs, strict=True))
     results = {function.body, *(function.body.fields if isinstance(function.body, Tuple) else ())}
-    for node in post_order(function.body):
-        if node not in values:
-            values[node] = _value(node, values, ends, rng, every)
-            if every and isinstance(node, Call) and node not in results:
-                finite = all(np.isfinite(leaf).all() for arg in node.args for leaf in _floats(values[arg]))
-                values[node] = _unknown(values[node], (*NO_NUMBERS, *(ANY if finite else ())), rng)
-    return values[function.body]
+
+    def value(call: Call, *given: Any) -> Any:
+        found = _value(call, given, ends, rng, every)
+        if not every or call in results:
+            return found
+        finite = all(np.isfinite(leaf).all() for operand in given for leaf in _floats(operand))
+        return _unknown(found, (*NO_NUMBERS, *(ANY if finite else ())), rng)
+
+    return evaluate(function, *inputs, how=value)
 
 
 def _floats(value: Any) -> Results:
@@ -112,20 +113,13 @@ def _unknown(value: Any, ones: Sequence[float], rng: np.random.Generator) -> Any
     return np.where(np.isfinite(value), value, rng.choice(np.array(ones, value.dtype), value.shape))
 
 
-def _value(node: Expr, values: Mapping[Expr, Any], ends: Sequence[int], rng: np.random.Generator, every: bool) -> Any:
-    if isinstance(node, Tuple):
-        return tuple(values[field] for field in node.fields)
-    if isinstance(node, TupleGetItem):
-        return values[node.tuple][node.index]
-    if not isinstance(node, Call):
-        return constant_value(node)
-    given = [values[arg] for arg in node.args]
-    if isinstance(node.op, Function):
-        return _evaluated(node.op, given, ends, rng, every)
-    if node.op.is_exact():
-        value = evaluate_call(node, *given)
+def _value(call: Call, given: Sequence[Any], ends: Sequence[int], rng: np.random.Generator, every: bool) -> Any:
+    if isinstance(call.op, Function):
+        return _evaluated(call.op, given, ends, rng, every)
+    if call.op.is_exact():
+        value = evaluate_call(call, *given)
         return moved(value, ends, rng, inside=True) if every else value
-    return moved(evaluate_call(node, *(moved(value, ends, rng) for value in given)), ends, rng)
+    return moved(evaluate_call(call, *(moved(value, ends, rng) for value in given)), ends, rng)
 
 
 def has_open_roundings(function: Function) -> bool:

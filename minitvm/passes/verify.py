@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -21,9 +22,16 @@ from minitvm.passes.compare import Comparison, Explain, close, compare
 from minitvm.passes.draws import DRAWS, Draw
 from minitvm.passes.instrument import PassInfo, PassInstrument, Running
 from minitvm.passes.roundings import HALF_RTOL, RTOL, Results, beyond_reassociation, flatten
+from minitvm.passes.values import Values
 
-Known = WeakKeyDictionary[Function, dict[Draw, Results]]
-"""Results of modules' ``main``: what a pass made is what the next one is given."""
+
+@dataclass
+class Known:
+    """What was computed for the passes before: results of modules' ``main`` (what a pass made is what the next one is
+    given), and values of calls."""
+
+    results: WeakKeyDictionary[Function, dict[Draw, Results]] = field(default_factory=WeakKeyDictionary)
+    values: Values = field(default_factory=Values)
 
 
 class NotCompared(PassError):
@@ -48,7 +56,7 @@ class Verify(PassInstrument):
         self.numbers = numbers
         self.rtol = rtol
         self.seed = seed
-        self._known: Known = WeakKeyDictionary()
+        self._known = Known()
         self._running = Running[tuple[Module, int]]()
 
     def run_before_pass(self, module: Module, info: PassInfo) -> None:
@@ -108,19 +116,21 @@ def compare_numbers(
     nothing: inputs that are untyped or very large, or that the module before raises on.  ``exactness``:
     as it is stated, "exact" for the same bits; of what reassociates, sums and products may be in another order.
     """
-    known = WeakKeyDictionary() if known is None else known
+    known = known or Known()
+    known.values.turn()
 
     def run(inputs: list[Any]) -> Any:
         given = arguments_for(before.main, after.main, inputs, what)
         try:
-            return evaluate(after, *given)
+            return evaluate(after, *given, how=known.values.of)
         except MiniTVMError as error:
             failed = f"{what} made a module that fails where the one before did not: {error.message}"
             raise PassError(failed, where=error.where) from error
 
     may = _judge(before.main, after.main, rtol, exactness)
-    found = compare(before.main, run, rtol, seed, draws, known.get(before.main), after.main, explain=may)
-    known[after.main] = found.results
+    results, how = known.results.get(before.main), known.values.of
+    found = compare(before.main, run, rtol, seed, draws, results, after.main, explain=may, how=how)
+    known.results[after.main] = found.results
     if found.difference:
         given = arguments_for(before.main, after.main, found.inputs, what)
         error = NumbersDiffer(

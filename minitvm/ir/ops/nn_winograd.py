@@ -166,10 +166,11 @@ class Conv2dWinograd(BlockedConvolution, name="nn.contrib_conv2d_winograd_NCHWc"
         of_tile = np.fmax.reduceat(np.fmax.reduceat(largest, range(0, rows, size), 1), range(0, columns, size), 2)
         around = of_tile.repeat(size, 1).repeat(size, 2)[:, :rows, :columns]
         alone = ~(around <= largest * APART) | ~np.isfinite(largest)
-        if not alone.any():
-            return tiled
-        exact = np.einsum("ncyxrs,kcrs->nkyx", slid, self._taps(self._own(w)))
-        return np.where(alone[:, None], exact, tiled).astype(x.dtype)
+        taps = self._taps(self._own(w)).reshape(len(w), -1).T
+        for n, y in zip(*np.nonzero(alone.any(2)), strict=True):
+            windows = slid[n, :, y, alone[n, y]]
+            tiled[n, :, y, alone[n, y]] = windows.reshape(len(windows), -1) @ taps
+        return tiled
 
     def _taps(self, w: np.ndarray) -> np.ndarray:
         """Filters before they were transformed, but for two roundings; 0 where that is all there is of a tap."""
