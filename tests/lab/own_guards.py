@@ -33,7 +33,9 @@ ROOT = Path(__file__).parents[2]
 PASSES = Path(minitvm.passes.__file__).parent
 TESTS = ("tests/passes", "tests/lab/test_verify_rule.py")
 PATIENCE = 5.0
-"""Times as long as the tests of a guard take otherwise, and 60 seconds: what takes longer hangs."""
+"""Times the CPU seconds of a test, and ten: what takes longer hangs."""
+LONGEST = 900.0
+"""Seconds for all tests of a guard: what neither ends nor computes hangs, too."""
 T = TypeVar("T")
 Guard = tuple[Path, int]
 """A file, and the number of a guard in it."""
@@ -124,9 +126,10 @@ def in_child(work: Callable[[], T], seconds: float | None = None) -> T | None:
     return pickle.loads(received) if received else None
 
 
-def run(items: Sequence[pytest.Item]) -> str:
-    """The first of them that fails, or nothing."""
-    for item, following in zip(items, [*items[1:], None], strict=True):
+def run(items: Sequence[pytest.Item], seconds: Sequence[float]) -> str:
+    """The first of them that fails, or nothing; what takes far longer than its CPU seconds ends the process."""
+    for item, following, usual in zip(items, [*items[1:], None], seconds, strict=True):
+        signal.setitimer(signal.ITIMER_PROF, 10 + PATIENCE * usual)
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
         if item.session.testsfailed:
             return item.nodeid
@@ -135,7 +138,7 @@ def run(items: Sequence[pytest.Item]) -> str:
 
 @dataclasses.dataclass
 class Seen:
-    """What a run of all tests showed: seconds of each, and the tests in which a guard decides, by their numbers."""
+    """What a run of all tests showed: CPU seconds of each, and the tests in which a guard decides, by their numbers."""
 
     seconds: list[float]
     decides: dict[Guard, set[int]]
@@ -154,10 +157,10 @@ def see(items: Sequence[pytest.Item], files: Sequence[Path]) -> Seen:
         tree = ast.fix_missing_locations(_Noting(mutants(source)).visit(ast.parse(source)))
         exchange(path, source, tree, _noted=functools.partial(noted, path))
     for current, item in enumerate(items):
-        start = time.monotonic()
+        start = time.process_time()
         following = items[current + 1] if current + 1 < len(items) else None
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
-        found.seconds.append(time.monotonic() - start)
+        found.seconds.append(time.process_time() - start)
         assert not item.session.testsfailed, f"{item.nodeid} fails as it is"
     return found
 
@@ -188,16 +191,16 @@ class Guards:
         """What is to be said of a guard that no test misses."""
         path, mutant = guard[0], _guards(guard[0])[guard[1]]
         chosen = sorted(seen.decides.get(guard, ()), key=lambda i: seen.seconds[i])
-        items, patience = [tests[i] for i in chosen], 60 + PATIENCE * sum(seen.seconds[i] for i in chosen)
+        items, seconds = [tests[i] for i in chosen], [seen.seconds[i] for i in chosen]
         source = path.read_text(encoding="utf-8")
 
         def work() -> str:
             try:
-                return run(items) if take_away(path, source, mutant) else "executed while it is imported"
+                return run(items, seconds) if take_away(path, source, mutant) else "executed while it is imported"
             except BaseException as error:
                 return f"{type(error).__name__}: {error}"
 
-        missed = in_child(work, patience) if items else ""
+        missed = in_child(work, LONGEST) if items else ""
         return "" if missed != "" else f"{path.name}:{mutant.line}: {mutant.removed}  (decides in {len(items)} tests)"
 
 
