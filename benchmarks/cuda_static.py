@@ -32,7 +32,6 @@ from minitvm.ir.loop import (
     Select,
     Stmt,
     Store,
-    expr_children,
     stmt_children,
 )
 from minitvm.ir.loop.affine import address, stride_along
@@ -172,7 +171,7 @@ def _entered(loop: For, at: Inside) -> Inside:
 def _of_expr(expr: LoopExpr, at: Inside) -> Iterator[Access]:
     if isinstance(expr, Load):
         yield from _access(expr.buffer, expr.index, "load", at)
-    for child in expr_children(expr):
+    for child in expr.operands:
         yield from _of_expr(child, at)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
+from minitvm.codegen.dependences import stored
 from minitvm.codegen.loops import redirect
 from minitvm.codegen.problem import Problem, Template
 from minitvm.ir.decision import Declined
@@ -18,16 +19,14 @@ from minitvm.ir.loop import (
     Alloc,
     Barrier,
     Buffer,
-    Load,
     LoopExpr,
     LoopKind,
     Seq,
     Stmt,
-    Store,
     allocated,
     loop,
     seq,
-    walk_exprs,
+    summary,
     walk_stmts,
 )
 
@@ -76,7 +75,7 @@ class Batch:
                 return seq(*(self._whole(part, targets) for part in stmts))
             case Alloc(buffer, body) if buffer.scope == "global":
                 return Alloc(targets.get(buffer, (buffer, 0))[0], self._whole(body, targets))
-        used = {b: targets[b] for b in _touched(stmt) if b in targets}
+        used = {b: whole for b, whole in targets.items() if b in summary(stmt).mentions}
         return loop(self.extent, lambda n: _moved(stmt, used, n), LoopKind.PARALLEL, "image") if used else stmt
 
 
@@ -109,13 +108,6 @@ def _leaves(stmt: Stmt) -> Iterator[Stmt]:
             yield stmt
 
 
-def _touched(stmt: Stmt) -> dict[Buffer, None]:
-    loaded = (node.buffer for node in walk_exprs(stmt) if isinstance(node, Load))
-    return dict.fromkeys([*loaded, *(s.buffer for s in walk_stmts(stmt) if isinstance(s, Store))])
-
-
 def _depends(leaf: Stmt, buffer: Buffer, images: Mapping[Buffer, tuple[Buffer, int]]) -> bool:
     """True if what a statement stores to a buffer may be another thing for each image."""
-    touched = _touched(leaf)
-    stores = any(isinstance(s, Store) and s.buffer is buffer for s in walk_stmts(leaf))
-    return stores and any(other in images for other in touched)
+    return buffer in stored(leaf) and not images.keys().isdisjoint(summary(leaf).mentions)

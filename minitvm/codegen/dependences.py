@@ -25,7 +25,8 @@ from minitvm.ir.loop import (
     walk_exprs,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import ANYTHING, Affine, Range, Ranges, address, affine, bounds, counter, depends_on, loads
+from minitvm.ir.loop.affine import ANYTHING, Affine, Facts, Range, Ranges, address, affine, bounds, counter, loads
+from minitvm.ir.loop.stmt import About
 
 
 @dataclass(frozen=True)
@@ -37,14 +38,17 @@ class Access:
     is_store: bool
 
 
-def accesses(stmt: Stmt, named: bool = True) -> list[Access]:
+def accesses(stmt: Stmt, named: bool = True, about: About | None = None) -> list[Access]:
     """Loads and stores below ``stmt`` in program order; of one statement the loads come first.
 
     ``named``: elements that are not read, but only asked for their address, count as loaded.
+    ``about``: of interest are only statements that mention one of these buffers.
     """
     found: list[Access] = []
     for part in walk_stmts(stmt):
         roots = stmt_exprs(part)
+        if about is not None:
+            roots = tuple([root for root in roots if not about.isdisjoint(root.mentions)])
         read = dict.fromkeys(load for root in roots for load in (loads(root) if named else _read(root)))
         found += [Access(load.buffer, load.index, False) for load in read]
         if isinstance(part, Store):
@@ -56,6 +60,16 @@ def accesses(stmt: Stmt, named: bool = True) -> list[Access]:
             found += [Access(part.sums, place, stored) for place in places for stored in (False, True)]
         if isinstance(part, Ldmatrix):
             found += [Access(part.to, (*part.at, Const(n)), True) for n in range(part.count)]
+    return found
+
+
+def stored(stmt: Stmt) -> set[Buffer]:
+    """The buffers that are written to below a statement."""
+    found = set[Buffer]()
+    for part in walk_stmts(stmt):
+        match part:
+            case Store(buffer) | Mma(buffer) | Wgmma(buffer) | Ldmatrix(buffer):
+                found.add(buffer)
     return found
 
 
@@ -73,11 +87,11 @@ def _read(root: LoopExpr) -> list[Load]:
 
 def inner_ranges(stmt: Stmt) -> dict[LoopVar, Range]:
     """The values of the variables bound below ``stmt``."""
-    found: dict[LoopVar, Range] = {}
+    found = Facts({})
     for part in walk_stmts(stmt):
         if isinstance(part, For):
             found[part.var] = counter(part.extent, found)
-    return found
+    return dict(found)
 
 
 def carried(loop: For, only_flow: bool = False) -> Access | None:
@@ -87,8 +101,8 @@ def carried(loop: For, only_flow: bool = False) -> Access | None:
     iterations keep apart, they count as meeting.
     """
     extent, named = bounds(loop.extent, {}).high, only_flow
-    private, ranges = allocated(loop.body), inner_ranges(loop.body)
-    found = [a for a in accesses(loop.body, named) if a.buffer not in private]
+    ranges, shared = inner_ranges(loop.body), stored(loop.body).difference(allocated(loop.body))
+    found = [a for a in accesses(loop.body, named, shared) if a.buffer in shared]
     for store, other in product((a for a in found if a.is_store), found):
         asked = other.buffer is store.buffer and not (only_flow and other.is_store)
         if asked and may_meet(store, other, loop.var, extent, ranges):
@@ -151,11 +165,11 @@ def _difference(x: Affine[LoopExpr], y: Affine[LoopExpr], var: LoopVar, ranges: 
 
     def cancels(term: LoopExpr) -> bool:
         """A term made of outer variables alone has one value in all iterations."""
-        inner = loads(term) or any(isinstance(n, LoopVar) and (n in ranges or n == var) for n in walk_exprs(term))
+        inner = term.reads or var in term.mentions or not ranges.keys().isdisjoint(term.mentions)
         return not inner and x.terms.get(term) == y.terms.get(term)
 
     def free(form: Affine[LoopExpr]) -> Range:
         terms = {t: c for t, c in form.terms.items() if t != var and not cancels(t)}
-        return Affine(form.constant, terms).bounds(lambda t: ANYTHING if depends_on(t, var) else bounds(t, ranges))
+        return Affine(form.constant, terms).bounds(lambda t: ANYTHING if var in t.mentions else bounds(t, ranges))
 
     return free(x).plus(free(y).scaled(-1))

@@ -208,7 +208,7 @@ def _split(found: For, sums: Mapping[Buffer, _Adds], times: float) -> tuple[Stmt
     rest = found.extent - whole * size
     if size == 1 or (isinstance(rest, Const) and rest.value == 0):
         return made
-    tail = For(last, rest, fresh_vars(bind_vars(found.body, {found.var: whole * size + last})), kind)
+    tail = For(last, rest, fresh_vars(found.body, {found.var: whole * size + last}), kind)
     return seq(made[0], _in_parts(tail, sums)), _both(made[1], {**parts})
 
 

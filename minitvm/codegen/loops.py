@@ -44,7 +44,7 @@ from minitvm.ir.loop import (
     minimum,
     select,
     seq,
-    walk_stmts,
+    summary,
 )
 from minitvm.ir.loop.affine import depends_on
 from minitvm.ir.loop.builder import LoopBuilder
@@ -67,17 +67,17 @@ def trips(found: For) -> int:
 
 def bind_vars(body: Stmt, values: Mapping[LoopVar, LoopExpr], on_stmt: Callable[[Stmt], Stmt] = lambda s: s) -> Stmt:
     """``body`` with variables replaced."""
-    return map_nodes(body, lambda node: values.get(node, node) if isinstance(node, LoopVar) else node, on_stmt)
+    return map_nodes(body, lambda e: values.get(e, e) if isinstance(e, LoopVar) else e, on_stmt, values.keys())
 
 
-def fresh_vars(body: Stmt) -> Stmt:
-    """A copy whose loops have variables of their own."""
-    own = {stmt.var: LoopVar(stmt.var.name) for stmt in walk_stmts(body) if isinstance(stmt, For)}
+def fresh_vars(body: Stmt, values: Mapping[LoopVar, LoopExpr] | None = None) -> Stmt:
+    """A copy whose loops have variables of their own; with other variables replaced by ``values``."""
+    own = {var: LoopVar(var.name) for var in summary(body).loops}
 
     def rename(stmt: Stmt) -> Stmt:
         return For(own[stmt.var], stmt.extent, stmt.body, stmt.kind) if isinstance(stmt, For) else stmt
 
-    return bind_vars(body, own, rename)
+    return bind_vars(body, {**(values or {}), **own}, rename)
 
 
 def nested(loops: Loops, body: Stmt) -> Stmt:
@@ -114,22 +114,20 @@ def redirect(stmt: Stmt, targets: Mapping[Buffer, Buffer], at: At = tuple) -> St
         return node
 
     done: dict[LoopExpr, LoopExpr] = {}
-    return map_stmt(stmt, on_expr=lambda e: redirect_loads(e, targets, at, done), on_stmt=redirected)
+    return map_stmt(stmt, lambda e: redirect_loads(e, targets, at, done), redirected, targets.keys())
 
 
 def redirect_loads(
     expr: LoopExpr, targets: Mapping[Buffer, Buffer], at: At = tuple, done: dict[LoopExpr, LoopExpr] | None = None
 ) -> LoopExpr:
     """:func:`redirect` for one expression; ``done``: what was made of others."""
-    if not expr.reads:
-        return expr
 
     def redirected(node: LoopExpr) -> LoopExpr:
         if isinstance(node, Load) and node.buffer in targets:
             return Load(targets[node.buffer], at(node.index))
         return node
 
-    return map_expr(expr, redirected, done)
+    return map_expr(expr, redirected, done, targets.keys())
 
 
 # --- one loop becomes two, two become one ---------------------------------------------------------------------
@@ -157,7 +155,7 @@ def split(found: For, factor: int, tail: str = "peel", each: Callable[[For], Stm
     if not rest or tail != "peel":
         return seq(main)
     var = LoopVar(f"{name}_tail")
-    last = fresh_vars(bind_vars(found.body, {found.var: var + whole * factor}))
+    last = fresh_vars(found.body, {found.var: var + whole * factor})
     return seq(main, each(For(var, Const(rest), last, found.kind)))
 
 
@@ -206,10 +204,12 @@ def lanes(found: For, kind: LoopKind = LoopKind.VECTORIZED) -> Stmt:
     var, count = found.var, trips(found)
     if count == 1:
         return bind_vars(found.body, {var: Const(0)})
-    last = kind is LoopKind.VECTORIZED
+    last, wide = kind is LoopKind.VECTORIZED, dict[Buffer, Buffer]()
 
     def vector(stmt: Stmt) -> Stmt:
-        return loop(count, lambda lane: fresh_vars(bind_vars(stmt, {var: lane})), kind, name=var.name)
+        lane = LoopVar(var.name)
+        moved = redirect(stmt, wide, lambda i: (*i, lane) if last else (lane, *i))
+        return For(lane, Const(count), fresh_vars(moved, {var: lane}), kind)
 
     def walk(stmt: Stmt) -> Stmt:
         match stmt:
@@ -223,8 +223,8 @@ def lanes(found: For, kind: LoopKind = LoopKind.VECTORIZED) -> Stmt:
                 return If(condition, walk(then), None if orelse is None else walk(orelse))
             case Alloc(buffer, body):
                 shape = (*buffer.shape, count) if last else (count, *buffer.shape)
-                wide = Buffer(buffer.name, shape, buffer.dtype, buffer.scope)
-                return Alloc(wide, walk(redirect(body, {buffer: wide}, lambda i: (*i, var) if last else (var, *i))))
+                wide[buffer] = Buffer(buffer.name, shape, buffer.dtype, buffer.scope)
+                return Alloc(wide[buffer], walk(body))
         return vector(stmt)
 
     return walk(found.body)
@@ -247,7 +247,7 @@ def _masked(
     whole = extent // width
     main = For(outer, whole, each(For(inner, Const(width), bind_vars(found.body, {found.var: outer * width + inner}))))
     at = whole * width + last
-    rest = each(For(last, Const(width), at_the_end(at < extent, fresh_vars(bind_vars(found.body, {found.var: at})))))
+    rest = each(For(last, Const(width), at_the_end(at < extent, fresh_vars(found.body, {found.var: at}))))
     return seq(main, If(whole * width < extent, rest))
 
 

@@ -6,7 +6,6 @@ A loop is given by its :class:`LoopVar`, or by its name where only one loop has 
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from itertools import combinations, pairwise
 from typing import Any, TypeAlias
 
@@ -31,7 +30,8 @@ from minitvm.ir.loop import (
     Store,
     allocated,
     replace_stmt,
-    walk_exprs,
+    stmt_children,
+    summary,
     walk_stmts,
 )
 from minitvm.ir.loop.affine import depends_on
@@ -47,12 +47,7 @@ _ANY_ORDER = frozenset({"add", "mul", "min", "max", "and", "or", "xor"})
 
 def loops(kernel: Kernel) -> list[For]:
     """Every loop, outer before inner, in program order."""
-    return [*_loops(kernel.body)]
-
-
-@lru_cache(maxsize=16)
-def _loops(body: Stmt) -> tuple[For, ...]:
-    return tuple(s for s in walk_stmts(body) if isinstance(s, For))
+    return [s for s in walk_stmts(kernel.body) if isinstance(s, For)]
 
 
 def require(kernel: Kernel, holds: bool, why: str, hint: str | None = None) -> None:
@@ -63,25 +58,34 @@ def require(kernel: Kernel, holds: bool, why: str, hint: str | None = None) -> N
 
 def find_loop(kernel: Kernel, loop: LoopName) -> For:
     """The loop that a variable or a name stands for."""
-    every = _loops(kernel.body)
-    found = [f for f in every if loop in (f.var, f.var.name)]
-    name = loop if isinstance(loop, str) else loop.name
-    known = ", ".join(dict.fromkeys(f.var.name for f in every)) or "none"
-    require(kernel, bool(found), f" has no loop {name}", f"its loops: {known}")
-    hint = "pass the variable of the one that is meant: loops(kernel)"
-    require(kernel, len(found) == 1, f" has {len(found)} loops {name}", hint)
-    return found[0]
+    every = summary(kernel.body).loops
+    found = [var for var in every if loop in (var, var.name)]
+    if len(found) != 1:
+        name = loop if isinstance(loop, str) else loop.name
+        known = ", ".join(dict.fromkeys(var.name for var in every)) or "none"
+        require(kernel, bool(found), f" has no loop {name}", f"its loops: {known}")
+        hint = "pass the variable of the one that is meant: loops(kernel)"
+        require(kernel, False, f" has {len(found)} loops {name}", hint)
+    return _down_to(kernel.body, found[0])[-1]
+
+
+def _down_to(stmt: Stmt, var: LoopVar) -> list[For]:
+    """The loops around the one of a variable, the outermost first, and itself."""
+    around: list[For] = []
+    while not around or around[-1].var is not var:
+        around += [stmt] if isinstance(stmt, For) else []
+        stmt = next((part for part in stmt_children(stmt) if var in summary(part).loops), stmt)
+    return around
 
 
 def with_loop(kernel: Kernel, old: Stmt, new: Stmt) -> Kernel:
     """The kernel with one statement replaced; threads have to be divided outside of all else."""
     made = replace(kernel, body=replace_stmt(kernel.body, old, new))
-    for outer in _loops(made.body):
-        divided = outer.kind is LoopKind.PARALLEL and isinstance(outer.body, For) and outer.body.kind is outer.kind
-        inner = next((f for f in walk_stmts(outer.body) if isinstance(f, For) and f.kind is LoopKind.PARALLEL), None)
-        if inner is not None and not divided and not of_all_threads(outer):
+    for inner in [s for s in walk_stmts(new) if isinstance(s, For) and s.kind is LoopKind.PARALLEL]:
+        for outer in _down_to(made.body, inner.var)[:-1]:
+            divided = outer.kind is LoopKind.PARALLEL and isinstance(outer.body, For) and outer.body.kind is outer.kind
             why = f"parallel loop {inner.var.name} would be inside loop {outer.var.name}, or what is in it"
-            require(kernel, False, why, "make loops parallel last")
+            require(kernel, divided or of_all_threads(outer), why, "make loops parallel last")
     return made
 
 
@@ -98,9 +102,7 @@ def known_extent(kernel: Kernel, loop: For) -> int | LoopExpr:
     """A number, or what the sizes of a run make of an open extent."""
     if isinstance(loop.extent, Const):
         return trips(loop)
-    varies = any(
-        isinstance(n, Load) or (isinstance(n, LoopVar) and not isinstance(n, Size)) for n in walk_exprs(loop.extent)
-    )
+    varies = loop.extent.reads or any(not isinstance(one, Size) for one in loop.extent.mentions)
     require(kernel, not varies, f"the extent of loop {loop.var.name} is not a constant")
     return loop.extent
 
@@ -299,8 +301,7 @@ def _neutral(update: Store) -> LoopExpr | None:
 
 def parallel(kernel: Kernel, loop: LoopName) -> Kernel:
     """Divide the iterations of an outermost loop among the threads."""
-    found = find_loop(kernel, loop)
-    around = [f for f in loops(kernel) if found in walk_stmts(f.body)]
+    *around, found = _down_to(kernel.body, find_loop(kernel, loop).var)
     for outer in around[-1:]:
         free = all(f.kind is LoopKind.PARALLEL for f in around)
         why = f"loop {found.var.name} is inside loop {outer.var.name}"

@@ -87,7 +87,7 @@ def touched_box(kernel: Kernel, buffer: Buffer, touched: Sequence[Index], found:
 
 
 def _runs(term: LoopExpr, ranges: Mapping[LoopVar, Range]) -> bool:
-    return any(isinstance(node, Load) or node in ranges for node in walk_exprs(term))
+    return term.reads or not ranges.keys().isdisjoint(term.mentions)
 
 
 def uses_of(stmt: Stmt, buffer: Buffer, stores: bool) -> list[Index]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from minitvm.codegen.dependences import accesses, inner_ranges, may_meet
-from minitvm.codegen.loops import bind_vars, fresh_vars, inside, lanes, redirect, trips
+from minitvm.codegen.loops import fresh_vars, inside, lanes, redirect, trips
 from minitvm.codegen.schedule_loops import (
     ORDERED,
     LoopName,
@@ -52,7 +52,7 @@ from minitvm.ir.loop import (
     walk_exprs,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import Range, Ranges, bounds, loads, prove
+from minitvm.ir.loop.affine import Range, Ranges, bounds, prove
 
 # --- cutting a loop -------------------------------------------------------------------------------------------
 
@@ -81,7 +81,7 @@ def partition(kernel: Kernel, loop: LoopName, at: Sequence[int] | None = None) -
 
 def _part(found: For, number: int, start: int, count: int, body: Stmt) -> Stmt:
     var = LoopVar(f"{found.var.name}_{number}")
-    return For(var, Const(count), fresh_vars(bind_vars(body, {found.var: var + start})), found.kind)
+    return For(var, Const(count), fresh_vars(body, {found.var: var + start}), found.kind)
 
 
 def exprs(stmt: Stmt) -> Iterator[LoopExpr]:
@@ -179,7 +179,7 @@ def predicate(kernel: Kernel, loop: LoopName) -> Kernel:
     found = find_loop(kernel, loop)
     name, body = found.var.name, found.body
     why = f"an iteration of loop {name} is not under one condition"
-    require(kernel, isinstance(body, If) and body.orelse is None and not loads(body.condition), why)
+    require(kernel, isinstance(body, If) and body.orelse is None and not body.condition.reads, why)
     assert isinstance(body, If)
     condition, private, ranges = body.condition, set(allocated(body)), inner_ranges(kernel.body)
     for access in accesses(body.then):
@@ -237,7 +237,7 @@ def _peeled(kernel: Kernel, i: For, j: For, rows: int, columns: int) -> Kernel:
                 outer * n + inner + begin
                 for outer, inner, n, begin in zip(around[:2], around[2:], (size, width), (row, column), strict=True)
             ]
-            body = fresh_vars(bind_vars(j.body, {i.var: at[0], j.var: at[1]}))
+            body = fresh_vars(j.body, {i.var: at[0], j.var: at[1]})
             kinds = (i.kind, j.kind, LoopKind.SERIAL, LoopKind.SERIAL)
             for var, extent, kind in reversed([*zip(around, (tall, wide, size, width), kinds, strict=True)]):
                 body = For(var, Const(extent), body, kind)

@@ -13,29 +13,17 @@ buffers, so that a name in a line is a handle as well.
 
 import ast
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias
 
 from minitvm.codegen import schedule_loops, schedule_memory, schedule_parts, schedule_stage
-from minitvm.codegen.loops import bind_vars, fresh_vars, redirect
+from minitvm.codegen.loops import fresh_vars, redirect
 from minitvm.codegen.schedule_loops import find_loop
 from minitvm.codegen.schedule_memory import find_buffer
 from minitvm.errors import ScheduleError
-from minitvm.ir.loop import (
-    Alloc,
-    Buffer,
-    For,
-    Kernel,
-    LoopKind,
-    LoopVar,
-    Stmt,
-    map_stmt,
-    replace_stmt,
-    stmt_children,
-    walk_stmts,
-)
+from minitvm.ir.loop import Alloc, Buffer, Kernel, LoopKind, LoopVar, Stmt, allocated, map_stmt, summary
 from minitvm.ir.loop.text import fresh
 
 P = ParamSpec("P")
@@ -119,7 +107,10 @@ class Steps:
 
     def __init__(self, plain: Kernel) -> None:
         self.plain = plain
-        self.kernel, _ = _named(plain, None, None)
+        body = plain.body
+        if len(_names(plain)) < len(_things(plain)):
+            body = _own_memory(fresh_vars(body), {*allocated(body)})
+        self.kernel, _ = _named(replace(plain, body=body), {*plain.params}, None)
         self.steps: list[Step] = []
 
     def __str__(self) -> str:
@@ -127,9 +118,8 @@ class Steps:
 
     def do(self, step: Callable[Concatenate[Kernel, P], Kernel], *args: P.args, **keywords: P.kwargs) -> Made:
         """Take a step, by handles or by names; the handles that it made."""
-        bound = _signature(step).bind(self.kernel, *args, **keywords)
-        line = Step(step.__name__, tuple(map(self._said, bound.args[1:])))
-        return self._take(step, bound.args[1:], line)
+        given = _signature(step).bind(self.kernel, *args, **keywords).args[1:] if keywords else args
+        return self._take(step, given, Step(step.__name__, tuple(map(self._said, given))))
 
     def replay(self, steps: Iterable[Step | str]) -> "Steps":
         """Take steps as they were recorded, or as lines say them, whose names new handles get; itself."""
@@ -148,8 +138,8 @@ class Steps:
     def _take(self, function: Callable[..., Kernel], args: Sequence[Any], line: Step) -> Made:
         kinds = _annotations(function, len(args))
         given = [LoopKind(a) if kind is LoopKind else a for a, kind in zip(args, kinds, strict=True)]
-        self.kernel, new = _named(function(self.kernel, *given), self.kernel, line.made)
-        self.steps.append(replace(line, made=tuple(x.name for x in new)))
+        self.kernel, new = _named(function(self.kernel, *given), {*_things(self.kernel)}, line.made)
+        self.steps.append(Step(line.name, line.args, line.keywords, tuple([x.name for x in new])))
         variables = tuple(x for x in new if isinstance(x, LoopVar))
         return Made(variables, tuple(x for x in new if isinstance(x, Buffer)))
 
@@ -170,6 +160,7 @@ def replay(plain: Kernel, steps: Iterable[Step | str]) -> Steps:
     return Steps(plain).replay(steps)
 
 
+@lru_cache(maxsize=64)
 def _annotations(function: Callable[..., Kernel], count: int) -> list[Any]:
     """What the arguments behind the kernel are."""
     _, *parameters = _signature(function).parameters.values()
@@ -186,22 +177,14 @@ def _names(kernel: Kernel) -> set[str]:
 Thing: TypeAlias = LoopVar | Buffer
 
 
-def _things(kernel: Kernel) -> list[Thing]:
+def _things(kernel: Kernel) -> tuple[Thing, ...]:
     """The variables of all loops, then all buffers."""
-    parts = [*walk_stmts(kernel.body)]
-    memory = [part.buffer for part in parts if isinstance(part, Alloc)]
-    return [*(part.var for part in parts if isinstance(part, For)), *kernel.params, *memory]
+    known = summary(kernel.body)
+    return (*known.loops, *kernel.params, *known.memory)
 
 
-def _own_variables(body: Stmt) -> Stmt:
-    """Loops that are copies of others get variables of their own."""
-    every = [part.var for part in walk_stmts(body) if isinstance(part, For)]
-    return fresh_vars(body) if len(set(every)) < len(every) else body
-
-
-def _own_memory(body: Stmt) -> Stmt:
-    """Copies of what allocates a buffer get buffers of their own; the first one keeps it."""
-    seen = set[Buffer]()
+def _own_memory(body: Stmt, seen: set[Buffer]) -> Stmt:
+    """Memory that has been ``seen``, or is a copy of other memory below, becomes a buffer of its own."""
 
     def own(stmt: Stmt) -> Stmt:
         if isinstance(stmt, Alloc) and stmt.buffer in seen:
@@ -213,48 +196,21 @@ def _own_memory(body: Stmt) -> Stmt:
     return map_stmt(body, on_stmt=own)
 
 
-def _named(kernel: Kernel, before: Kernel | None, names: Sequence[str] | None) -> tuple[Kernel, list[Thing]]:
+def _named(kernel: Kernel, old: set[Thing], names: Sequence[str] | None) -> tuple[Kernel, list[Thing]]:
     """A kernel whose new loops and buffers have names of their own, or those that are asked for; and what is new."""
+    found = summary(kernel.body)
+    if len({*found.loops}) < len(found.loops):  # loops that are copies of others get variables of their own
+        kernel = replace(kernel, body=fresh_vars(kernel.body))
+    if len({*found.memory}) < len(found.memory):
+        kernel = replace(kernel, body=_own_memory(kernel.body, set()))
     known = _things(kernel)
-    if len(set(known)) < len(known):
-        kernel = replace(kernel, body=_own_memory(_own_variables(kernel.body)))
-        known = _things(kernel)
-    old = set(kernel.params if before is None else _things(before))
     new, taken = [x for x in known if x not in old], {x.name for x in known if x in old}
     if names is not None and len(names) != len(new):
         made = ", ".join(x.name for x in new) or "nothing"
         raise ScheduleError(f"{kernel.name}: the step makes {made}, and has {len(names)} names for it")
-    renamed: dict[Thing, Thing] = {}
     for thing, name in zip(new, names or [x.name for x in new], strict=True):
         if names is not None and name in taken:
             raise ScheduleError(f"{kernel.name} has a loop or a buffer {name} already")
-        renamed[thing] = replace(thing, name=fresh(name, taken, "_")) if name in taken or name != thing.name else thing
-        taken.add(renamed[thing].name)
-    return replace(kernel, body=_renamed(kernel.body, renamed)), [*renamed.values()]
-
-
-def _renamed(body: Stmt, renamed: Mapping[Thing, Thing]) -> Stmt:
-    """With other things in place of some; loops in which there are none stay what they are."""
-    variables = {x: y for x, y in renamed.items() if x is not y and isinstance(x, LoopVar) and isinstance(y, LoopVar)}
-    buffers = {x: y for x, y in renamed.items() if x is not y and isinstance(x, Buffer) and isinstance(y, Buffer)}
-    if not variables and not buffers:
-        return body
-
-    def inside(stmt: Stmt) -> Stmt:
-        moved = redirect(stmt, buffers) if buffers else stmt
-        return bind_vars(moved, variables, other)
-
-    def other(stmt: Stmt) -> Stmt:
-        if isinstance(stmt, For) and stmt.var in variables:
-            return For(variables[stmt.var], stmt.extent, stmt.body, stmt.kind)
-        return Alloc(buffers[stmt.buffer], stmt.body) if isinstance(stmt, Alloc) and stmt.buffer in buffers else stmt
-
-    for part in _outermost(body, {*variables, *buffers}):
-        body = replace_stmt(body, part, inside(part))
-    return body
-
-
-def _outermost(stmt: Stmt, things: set[Thing]) -> list[Stmt]:
-    """The loops and allocations of things that are in no other ones."""
-    own = stmt.var if isinstance(stmt, For) else stmt.buffer if isinstance(stmt, Alloc) else None
-    return [stmt] if own in things else [found for part in stmt_children(stmt) for found in _outermost(part, things)]
+        object.__setattr__(thing, "name", fresh(name, taken, "_"))  # the step made it: nobody else has it
+        taken.add(thing.name)
+    return kernel, new

@@ -31,7 +31,6 @@ from minitvm.ir.loop import (
     Store,
     Wgmma,
     const,
-    expr_children,
     map_expr,
     seq,
     stmt_exprs,
@@ -118,7 +117,7 @@ def _coarser(op: str, form: Affine[LoopExpr], c: int, ranges: Ranges) -> LoopExp
 def _fold(node: LoopExpr) -> LoopExpr:
     """An operation on constants, computed as the interpreter does."""
     with np.errstate(all="ignore"):
-        return const(compute(node, [compute(c, ()) for c in expr_children(node)]).item(), node.dtype)
+        return const(compute(node, [compute(c, ()) for c in node.operands]).item(), node.dtype)
 
 
 # --- statements -----------------------------------------------------------------------------------------------

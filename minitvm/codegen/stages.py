@@ -25,7 +25,6 @@ from minitvm.ir.loop import (
     Stmt,
     const,
     dependency_order,
-    expr_children,
     map_expr,
     rebuild_expr,
     substitute_vars,
@@ -128,9 +127,9 @@ class Inliner:
         stack = [root]
         while stack:
             node = stack[-1]
-            waiting = [child for child in expr_children(node) if child not in self._done]
+            waiting = [child for child in node.operands if child not in self._done]
             if not waiting:
-                found = rebuild_expr(node, [self._done[child] for child in expr_children(node)])
+                found = rebuild_expr(node, [self._done[child] for child in node.operands])
                 meaning = self._definition(found)
                 if meaning is None or meaning in self._done:
                     self._done[node] = found if meaning is None else self._done[meaning]

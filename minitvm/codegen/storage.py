@@ -28,10 +28,9 @@ from minitvm.ir.loop import (
     Store,
     allocated,
     const,
-    expr_children,
+    dependency_order,
     intrin,
     map_stmt,
-    post_order_exprs,
     rebuild_expr,
     select,
 )
@@ -71,8 +70,8 @@ def spell_stored(kernel: Kernel) -> Kernel:
 
     def expression(expr: LoopExpr) -> LoopExpr:
         done: dict[LoopExpr, LoopExpr] = {}
-        for node in post_order_exprs([expr]):
-            done[node] = _coded(node, [done[operand] for operand in expr_children(node)], codes)
+        for node in dependency_order([expr]):
+            done[node] = _coded(node, [done[operand] for operand in node.operands], codes)
         return done[expr]
 
     def statement(stmt: Stmt) -> Stmt:

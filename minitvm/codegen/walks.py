@@ -31,13 +31,11 @@ from minitvm.ir.loop import (
     LoopVar,
     Reduce,
     Select,
-    Size,
     Stmt,
     Store,
     all_of,
     as_index,
     binary,
-    expr_children,
     guarded,
     intrin,
     map_expr,
@@ -189,7 +187,7 @@ def _divided(walk: Walk) -> tuple[LoopVar, int] | None:
     """A variable that is divided by a constant in some index, and the constant."""
     extents = dict(walk.loops)
     for load in loads(walk.value):
-        for node in (n for index in load.index for n in walk_exprs(index)):
+        for node in walk_exprs(load):
             match node:
                 case Binary("floordiv" | "floormod", LoopVar() as var, Const(divisor, _)):
                     extent = extents.get(var, 0)
@@ -249,8 +247,7 @@ def jumps(value: LoopExpr, var: LoopVar) -> bool:
     """True if something is read where ``var`` alone says, but by no fixed step nor period: ``x[var * 5 // 28]``."""
     for load in loads(value):
         terms = [t for t in address(load.buffer, load.index).terms if t != var and depends_on(t, var)]
-        nodes = [node for term in terms for node in walk_exprs(term)]
-        known = all(node == var or not isinstance(node, (Load, LoopVar, Size)) for node in nodes)
+        known = not any(term.reads or term.mentions - {var} for term in terms)
         if terms and known and period(load, var) is None:
             return True
     return False
@@ -268,7 +265,7 @@ def lanes_of(value: LoopExpr, dtype: str, machine: MachineModel) -> int:
         if isinstance(node, (Load, Cast)):
             widest = min(widest, machine.lanes(node.dtype))
         if not isinstance(node, Load):
-            stack.extend(expr_children(node))
+            stack.extend(node.operands)
     return widest
 
 
@@ -319,7 +316,7 @@ def asked_around(value: LoopExpr, lane: LoopVar) -> tuple[list[LoopExpr], LoopEx
     match value:
         case Select(condition, then, orelse) | Cast(Select(condition, then, orelse), _):
             parts = _conjuncts(condition)
-            shared = [c for c in parts if not depends_on(c, lane) and not loads(c)]
+            shared = [c for c in parts if not depends_on(c, lane) and not c.reads]
             own = [c for c in parts if c not in shared]
             return shared, (select(all_of(own), then, orelse) if own else then).astype(value.dtype), orelse
     return [], value, value

@@ -33,8 +33,11 @@ class ShareMemory(FunctionPass, opt_level=3):
     """Groups of FuseOps that only join, or only cut up, run no kernel where memory allows it."""
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        every = [(call, call.op) for call in calls(function.body) if isinstance(call.op, Function)]
+        groups = [call for call, group in every if _join(group) or _cut(group.body)]
+        if not groups:
+            return function
         found = _Sharing(set(_owners(function.body)))
-        groups = [call for call in calls(function.body) if isinstance(call.op, Function)]
         for call in groups:
             found.join(call)
         for call in groups:

@@ -24,12 +24,11 @@ from minitvm.ir.loop import (
     Stmt,
     Store,
     const,
-    expr_children,
+    dependency_order,
     intrin,
     loop,
     maximum,
     minimum,
-    post_order_exprs,
     select,
     seq,
 )
@@ -87,7 +86,7 @@ def test_shared_parts_stay_shared() -> None:
     x = Buffer("x", (64,), "float32")
     load = x[I // 1 + (J * 4 + I % 4) // 4]
     result = simplify_expr(Binary("mul", load, load), RANGES)
-    left, right = expr_children(result)
+    left, right = result.operands
     assert left is right
 
 
@@ -247,4 +246,4 @@ def test_float_arithmetic_is_left_alone() -> None:
     x = Buffer("x", (3,), "float32")
     expr = x[0] * const(1.0, "float32") + const(0.0, "float32")
     assert simplify_expr(expr, {}) is expr
-    assert len(post_order_exprs([expr])) == 6
+    assert len(dependency_order([expr])) == 6

@@ -24,9 +24,8 @@ from minitvm.ir.loop import (
     LoopVar,
     Select,
     Shuffle,
-    expr_children,
+    dependency_order,
     map_expr,
-    post_order_exprs,
 )
 from minitvm.ir.loop.affine import Range, Ranges, address, bounds
 from minitvm.ir.loop.text import ATOM, Piece, fresh, infix, operand
@@ -40,14 +39,14 @@ class Shared:
     """Expressions of one statement (:func:`flat`), and how often each part is used."""
 
     def __init__(self, roots: Sequence[LoopExpr]) -> None:
-        order = post_order_exprs(roots)
+        order = dependency_order(roots)
         self.roots = roots
-        self.uses = Counter(child for node in order for child in expr_children(node))
+        self.uses = Counter(child for node in order for child in node.operands)
         self.loads: set[LoopExpr] = set()
         self.deep = len(order) > _DEEP
         self.chooses = any(isinstance(node, Select) for node in order)
         for node in order:
-            if isinstance(node, Load) or any(c in self.loads for c in expr_children(node)):
+            if isinstance(node, Load) or any(c in self.loads for c in node.operands):
                 self.loads.add(node)
         self._always: dict[LoopExpr, dict[LoopExpr, None]] = {}
 
@@ -59,7 +58,7 @@ class Shared:
                 then, orelse = self.always(node.then), self.always(node.orelse)
                 found |= self.always(node.condition) | {k: None for k in then if k in orelse}
             else:
-                for child in expr_children(node):
+                for child in node.operands:
                     found |= self.always(child)
             self._always[node] = found
         return self._always[node]
@@ -127,12 +126,12 @@ class Writer:
 
     def _name_parts(self, *nodes: LoopExpr) -> None:
         if self.shared.deep:
-            for part in post_order_exprs(nodes, self._always):
+            for part in dependency_order(nodes, self._always):
                 self.piece(part)
 
     def _always(self, node: LoopExpr) -> tuple[LoopExpr, ...]:
         """Operands that are evaluated whatever a select chooses."""
-        return (node.condition,) if isinstance(node, Select) else expr_children(node)
+        return (node.condition,) if isinstance(node, Select) else node.operands
 
     def text(self, node: LoopExpr) -> str:
         return self.piece(node)[0]
@@ -161,8 +160,8 @@ class Writer:
 
     def _guards(self, node: Select) -> bool:
         """True if a side loads what its condition does not, and might be out of bounds."""
-        known = set(post_order_exprs([node.condition], self._always))
-        sides = post_order_exprs([node.then, node.orelse])
+        known = set(dependency_order([node.condition], self._always))
+        sides = dependency_order([node.then, node.orelse])
         return any(isinstance(n, Load) and n not in known for n in sides)
 
     def _declare(self, node: LoopExpr, text: str) -> str:
@@ -252,7 +251,7 @@ class Writer:
         if dtype == "float16" and isinstance(node, Load) and not known:
             return self.element(node.buffer, node.index[0])  # its bits
         if dtype == "float16" and _is_rounded(node) and not known:
-            self._name_parts(*expr_children(node))
+            self._name_parts(*node.operands)
             return self.call("float_to_half", self._in_float(node)[0])[0]
         value = self.root(node)
         if dtype == "float16":
@@ -337,7 +336,7 @@ def _infix(node: Binary, left: Piece, right: Piece) -> Piece:
 
 def _is_simple(node: LoopExpr) -> bool:
     """Not worth a name: a leaf, or one product of a loop variable."""
-    operands = expr_children(node)
+    operands = node.operands
     return not operands or (_is_index(node) and all(isinstance(o, (LoopVar, Const)) for o in operands))
 
 
@@ -356,4 +355,4 @@ def _is_index(node: LoopExpr) -> bool:
     """Arithmetic on loop variables alone cannot overflow."""
     if node.dtype != "int64":
         return False
-    return all(isinstance(n, (LoopVar, Const, Binary, Cast)) for n in post_order_exprs([node]))
+    return all(isinstance(n, (LoopVar, Const, Binary, Cast)) for n in dependency_order([node]))

@@ -26,7 +26,6 @@ from minitvm.ir.loop import (
     Seq,
     Stmt,
     Store,
-    expr_children,
     rebuild_expr,
     substitute_vars,
     walk_exprs,
@@ -113,7 +112,7 @@ class Widening:
                     sides = (self.of(then), self.of(orelse))
                     return self._filled(Step(self.pack(node.dtype), None, condition, sides), steps)
                 return Select(self._visit(condition, steps), then, orelse)
-        return rebuild_expr(node, [self._visit(child, steps) for child in expr_children(node)])
+        return rebuild_expr(node, [self._visit(child, steps) for child in node.operands])
 
     def _filled(self, step: Step, steps: list[Step]) -> LoopExpr:
         steps.append(step)

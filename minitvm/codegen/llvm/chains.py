@@ -97,7 +97,7 @@ def _counted_through(loop: For) -> Iterator[Buffer]:
     """What the chain reads at places that the loop's variable decides."""
     for store in walk_stmts(loop):
         for node in walk_exprs(store.value) if isinstance(store, Store) else ():
-            if isinstance(node, Load) and any(part is loop.var for index in node.index for part in walk_exprs(index)):
+            if isinstance(node, Load) and loop.var in node.mentions:
                 yield node.buffer
 
 

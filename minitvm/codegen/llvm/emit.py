@@ -51,7 +51,7 @@ from minitvm.ir.loop import (
     Store,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import COUNT, Affine, Range, loads
+from minitvm.ir.loop.affine import COUNT, Affine, Range
 from minitvm.ir.loop.expr import size_expr
 from minitvm.target import MachineModel
 
@@ -172,7 +172,7 @@ class _Emitter:
 
     def _agree(self, decides: LoopExpr) -> None:
         """Threads meet before they read what decides where they all go, and before it may be written again."""
-        if loads(decides):
+        if decides.reads:
             self._call("void", "meet", "ptr %place", "i64 %threads")
 
     def _call(self, result: str, name: str, *arguments: str) -> str:

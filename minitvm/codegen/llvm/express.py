@@ -25,11 +25,10 @@ from minitvm.ir.loop import (
     Seq,
     Stmt,
     Store,
-    expr_children,
-    post_order_exprs,
+    dependency_order,
     walk_exprs,
 )
-from minitvm.ir.loop.affine import INT64, Affine, Range, loads, stride_along, weighted_sum
+from minitvm.ir.loop.affine import INT64, Affine, Range, stride_along, weighted_sum
 
 _LONG = 16  # operations of a chain, from which on waiting for it shows
 
@@ -75,7 +74,7 @@ def _operands(c: Context, node: LoopExpr) -> tuple[LoopExpr, ...]:
             return tuple(c.address(node).terms)
         case Intrin("same_memory", elements):
             return tuple(term for e in elements for term in _operands(c, e))
-    return expr_children(node)
+    return node.operands
 
 
 def place(c: Context, access: Load | Store) -> Where:
@@ -183,13 +182,13 @@ def _choose(c: Context, condition: Val, a: Index, b: Index) -> Value:
 
 def _needs_guard(c: Context, side: LoopExpr) -> bool:
     """True where a load below may be out of bounds unless the side is chosen."""
-    below = post_order_exprs([side], lambda n: () if n in c.frame.values else expr_children(n))
+    below = dependency_order([side], lambda n: () if n in c.frame.values else n.operands)
     return any(isinstance(n, Load) and n not in c.frame.values and not _is_safe(c, n) for n in below)
 
 
 def _is_safe(c: Context, node: Load) -> bool:
     """True where the address is in bounds whatever the guard says; indices that read memory are not looked into."""
-    return not any(loads(i) for i in node.index) and _is_inside(node.buffer, place(c, node))
+    return not any(i.reads for i in node.index) and _is_inside(node.buffer, place(c, node))
 
 
 def _masked_sides(c: Context, condition: Val, node: Select) -> Value:

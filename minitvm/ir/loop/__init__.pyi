@@ -50,14 +50,12 @@ from minitvm.ir.loop.stmt import Wgmma as Wgmma
 from minitvm.ir.loop.stmt import WgmmaSync as WgmmaSync
 from minitvm.ir.loop.stmt import allocated as allocated
 from minitvm.ir.loop.stmt import dependency_order as dependency_order
-from minitvm.ir.loop.stmt import expr_children as expr_children
 from minitvm.ir.loop.stmt import guarded as guarded
 from minitvm.ir.loop.stmt import loop as loop
 from minitvm.ir.loop.stmt import map_expr as map_expr
 from minitvm.ir.loop.stmt import map_nodes as map_nodes
 from minitvm.ir.loop.stmt import map_stmt as map_stmt
 from minitvm.ir.loop.stmt import nest as nest
-from minitvm.ir.loop.stmt import post_order_exprs as post_order_exprs
 from minitvm.ir.loop.stmt import rebuild_expr as rebuild_expr
 from minitvm.ir.loop.stmt import replace_stmt as replace_stmt
 from minitvm.ir.loop.stmt import seq as seq
@@ -65,6 +63,7 @@ from minitvm.ir.loop.stmt import stmt_children as stmt_children
 from minitvm.ir.loop.stmt import stmt_exprs as stmt_exprs
 from minitvm.ir.loop.stmt import store as store
 from minitvm.ir.loop.stmt import substitute_vars as substitute_vars
+from minitvm.ir.loop.stmt import summary as summary
 from minitvm.ir.loop.stmt import walk_exprs as walk_exprs
 from minitvm.ir.loop.stmt import walk_stmts as walk_stmts
 from minitvm.ir.loop.text import print_kernel as print_kernel

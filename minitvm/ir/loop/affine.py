@@ -186,7 +186,7 @@ class Affine(Generic[Term]):
                 case Binary("floordiv", y, Const(divisor, _)) if found == coefficient and divisor == c:
                     gap = affine(x).plus(affine(y), -1)
                     apart = [k for k in (gap.constant, *gap.terms.values()) if k]
-                    if not apart or (not loads(term) and all(k % c == 0 for k in apart)):
+                    if not apart or (not term.reads and all(k % c == 0 for k in apart)):
                         return term
         return None
 
@@ -260,7 +260,7 @@ def offset(buffer: Buffer, index: Sequence[LoopExpr]) -> Affine[LoopExpr]:
 
 
 def depends_on(expr: LoopExpr, var: LoopVar) -> bool:
-    return any(node == var for node in walk_exprs(expr) if isinstance(node, LoopVar))
+    return var in expr.mentions
 
 
 def stride_along(buffer: Buffer, index: Sequence[LoopExpr], var: LoopVar) -> int | None:

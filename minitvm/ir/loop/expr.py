@@ -93,6 +93,8 @@ class LoopExpr:
     operands: tuple[LoopExpr, ...] = ()
     reads: bool = False
     """Whether there is a load at or below it."""
+    mentions: frozenset[LoopVar | Buffer] = frozenset()
+    """The variables and buffers at or below it."""
 
     __add__, __radd__ = _operators("add")
     __sub__, __rsub__ = _operators("sub")
@@ -136,17 +138,23 @@ class _Shared(type):
 
 
 class _Node(LoopExpr, metaclass=_Shared):
-    __slots__ = ("dtype", "form", "operands", "reads")
+    __slots__ = ("dtype", "form", "mentions", "operands", "reads")
 
     @staticmethod
     def key(*args: Any) -> tuple[Any, ...]:
         return args
 
     def settle(self) -> None:
-        """Keep dtype and operands, once: they are not looked for again through deep trees, on any walk."""
-        object.__setattr__(self, "operands", self.below())
-        object.__setattr__(self, "reads", isinstance(self, Load) or any(operand.reads for operand in self.operands))
-        object.__setattr__(self, "dtype", self.result())
+        """Keep what is asked on every walk, once: it is not looked for again through deep trees."""
+        keep, operands, reads = object.__setattr__, self.below(), isinstance(self, Load)
+        mentions = frozenset([self.buffer]) if isinstance(self, Load) else LoopExpr.mentions
+        for operand in operands:
+            reads, more = reads or operand.reads, operand.mentions
+            mentions = mentions if more <= mentions else more if mentions <= more else mentions | more
+        keep(self, "operands", operands)
+        keep(self, "reads", reads)
+        keep(self, "mentions", mentions)
+        keep(self, "dtype", self.result())
 
     def below(self) -> tuple[LoopExpr, ...]:
         """The direct operands."""
@@ -173,6 +181,10 @@ class LoopVar(LoopExpr):
 
     name: str
     dtype: str = "int64"
+
+    @property
+    def mentions(self) -> frozenset[LoopVar | Buffer]:  # type: ignore[override]
+        return frozenset((self,))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ from minitvm.ir.loop.affine import affine
 from minitvm.ir.loop.expr import INT, Binary, Buffer, Const, Intrin, Load, LoopExpr, LoopVar, Select, Shuffle
 from minitvm.ir.loop.memory import THREADS, Memory, Team
 from minitvm.ir.loop.scalar import as_array, compute
-from minitvm.ir.loop.stmt import Kernel, LoopKind, Store, expr_children, post_order_exprs, walk_exprs
+from minitvm.ir.loop.stmt import Kernel, LoopKind, Store, dependency_order, walk_exprs
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -85,7 +85,7 @@ class Lanes:
             return counter
         order = self.orders.get(expr)
         if order is None:
-            order = self.orders[expr] = post_order_exprs([expr], _operands)
+            order = self.orders[expr] = dependency_order([expr], _operands)
         done: dict[LoopExpr, Value] = {}
         for node in order:
             done[node] = self._node(node, done)
@@ -110,7 +110,7 @@ class Lanes:
                 return self._shuffle(as_array(done[value]), mask)
             case Intrin("same_memory", (Load() as a, Load() as b)):
                 return self._is_one(a, b)
-        return compute(node, [as_array(done[operand]) for operand in expr_children(node)])
+        return compute(node, [as_array(done[operand]) for operand in node.operands])
 
     def _select(self, mask: Array, then: LoopExpr, orelse: LoopExpr, dtype: str) -> Value:
         """Each side is evaluated only for the lanes that choose it."""
@@ -246,4 +246,4 @@ def _operands(node: LoopExpr) -> tuple[LoopExpr, ...]:
     if isinstance(node, Select):
         return (node.condition,)
     is_address = isinstance(node, Load) or (isinstance(node, Intrin) and node.name == "same_memory")
-    return () if is_address else expr_children(node)
+    return () if is_address else node.operands

@@ -5,12 +5,13 @@ A rewrite gives the same object back where nothing changed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from operator import attrgetter, is_
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from minitvm.errors import IRError
 from minitvm.ir.dims import Dim
@@ -51,7 +52,17 @@ class LoopKind(Enum):
 
 
 class Stmt:
-    __slots__ = ()
+    __slots__ = ("summary",)
+
+
+class Summary(NamedTuple):
+    """What is at or below a statement, found once."""
+
+    mentions: frozenset[LoopVar | Buffer]
+    loops: tuple[LoopVar, ...]
+    """The variables of loops, in program order."""
+    memory: tuple[Buffer, ...]
+    """The buffers that are allocated, in program order."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -300,12 +311,9 @@ def store(buffer: Buffer, index: Sequence[Index], value: LoopExpr) -> Store:
 
 T = TypeVar("T", bound=Hashable)
 
-_OPERANDS = attrgetter("operands")
+About: TypeAlias = AbstractSet[LoopVar | Buffer]
 
-
-def expr_children(expr: LoopExpr) -> tuple[LoopExpr, ...]:
-    """The direct operands of an expression."""
-    return expr.operands
+_OPERANDS: Callable[[Any], Sequence[Any]] = attrgetter("operands")
 
 
 def rebuild_expr(expr: LoopExpr, operands: Sequence[LoopExpr]) -> LoopExpr:
@@ -330,23 +338,7 @@ def rebuild_expr(expr: LoopExpr, operands: Sequence[LoopExpr]) -> LoopExpr:
     return expr
 
 
-def post_order_exprs(
-    roots: Sequence[LoopExpr], operands: Callable[[LoopExpr], tuple[LoopExpr, ...]] = _OPERANDS
-) -> list[LoopExpr]:
-    """Every node below ``roots`` once, operands before users, left to right."""
-    order: dict[LoopExpr, None] = {}
-    stack = [*reversed(roots)]
-    while stack:
-        node = stack[-1]
-        waiting = () if node in order else [child for child in operands(node) if child not in order]
-        if waiting:
-            stack += reversed(waiting)
-        else:
-            order[stack.pop()] = None
-    return [*order]
-
-
-def dependency_order(roots: Sequence[T], operands: Callable[[T], Sequence[T]]) -> list[T]:
+def dependency_order(roots: Sequence[T], operands: Callable[[T], Sequence[T]] = _OPERANDS) -> list[T]:
     """Everything below ``roots`` once, operands before users, left to right; ``operands``: what lies below.
 
     Raises :class:`IRError` where something lies below itself.
@@ -373,16 +365,23 @@ def dependency_order(roots: Sequence[T], operands: Callable[[T], Sequence[T]]) -
 
 
 def map_expr(
-    expr: LoopExpr, visit: Callable[[LoopExpr], LoopExpr], done: dict[LoopExpr, LoopExpr] | None = None
+    expr: LoopExpr,
+    visit: Callable[[LoopExpr], LoopExpr],
+    done: dict[LoopExpr, LoopExpr] | None = None,
+    about: About | None = None,
 ) -> LoopExpr:
     """Rebuild bottom-up; ``visit`` gets each node over its rewritten operands.  Shared nodes are visited once.
 
     ``done``: what the same ``visit`` made before, of expressions that share nodes with this one.
+    ``about``: the variables and buffers without which a node stays what it is.
     """
     done = {} if done is None else done
     stack = [] if expr in done else [expr]
     while stack:
         node = stack[-1]
+        if about is not None and about.isdisjoint(node.mentions):
+            done[stack.pop()] = node
+            continue
         operands = node.operands
         waiting = [child for child in operands if child not in done] if operands else operands
         if waiting:
@@ -393,17 +392,24 @@ def map_expr(
     return done[expr]
 
 
-def substitute_vars(expr: LoopExpr, values: dict[LoopVar, LoopExpr]) -> LoopExpr:
-    return map_expr(expr, lambda e: values.get(e, e) if isinstance(e, LoopVar) else e)
+def substitute_vars(expr: LoopExpr, values: Mapping[LoopVar, LoopExpr]) -> LoopExpr:
+    return map_expr(expr, lambda e: values.get(e, e) if isinstance(e, LoopVar) else e, about=values.keys())
 
 
 def map_stmt(
-    stmt: Stmt, on_expr: Callable[[LoopExpr], LoopExpr] = lambda e: e, on_stmt: Callable[[Stmt], Stmt] = lambda s: s
+    stmt: Stmt,
+    on_expr: Callable[[LoopExpr], LoopExpr] = lambda e: e,
+    on_stmt: Callable[[Stmt], Stmt] = lambda s: s,
+    about: About | None = None,
 ) -> Stmt:
     """Rebuild a statement bottom-up.  ``on_expr`` gets each whole expression (use :func:`map_expr` inside),
-    ``on_stmt`` each statement over its rewritten parts.  The same object comes back where nothing changed."""
+    ``on_stmt`` each statement over its rewritten parts.  The same object comes back where nothing changed.
+
+    ``about``: the variables and buffers without which a statement stays what it is."""
 
     def walk(node: Stmt) -> Stmt:
+        if about is not None and about.isdisjoint(summary(node).mentions):
+            return node
         exprs, parts = stmt_exprs(node), stmt_children(node)
         new_exprs, new_parts = [on_expr(e) for e in exprs], [walk(part) for part in parts]
         same = all(map(is_, new_exprs, exprs)) and all(map(is_, new_parts, parts))
@@ -412,15 +418,22 @@ def map_stmt(
     return walk(stmt)
 
 
-def map_nodes(stmt: Stmt, visit: Callable[[LoopExpr], LoopExpr], on_stmt: Callable[[Stmt], Stmt] = lambda s: s) -> Stmt:
+def map_nodes(
+    stmt: Stmt,
+    visit: Callable[[LoopExpr], LoopExpr],
+    on_stmt: Callable[[Stmt], Stmt] = lambda s: s,
+    about: About | None = None,
+) -> Stmt:
     """:func:`map_stmt` by :func:`map_expr`: what statements have in common is visited once."""
-    return map_stmt(stmt, partial(map_expr, visit=visit, done={}), on_stmt)
+    return map_stmt(stmt, partial(map_expr, visit=visit, done={}, about=about), on_stmt, about)
 
 
 def replace_stmt(stmt: Stmt, old: Stmt, new: Stmt) -> Stmt:
     """A statement with ``new`` where ``old`` stands in it."""
     if stmt is old:
         return new
+    if not summary(old).mentions <= summary(stmt).mentions:
+        return stmt
     parts = stmt_children(stmt)
     made = [replace_stmt(part, old, new) for part in parts]
     return stmt if all(map(is_, made, parts)) else _over(stmt, stmt_exprs(stmt), made)
@@ -448,13 +461,12 @@ def _over(stmt: Stmt, exprs: Sequence[LoopExpr], parts: Sequence[Stmt]) -> Stmt:
 
 def stmt_children(stmt: Stmt) -> tuple[Stmt, ...]:
     """The statements directly inside one, in program order."""
-    match stmt:
-        case For(_, _, body) | Alloc(_, body):
-            return (body,)
-        case Seq(stmts):
-            return stmts
-        case If(_, then, orelse):
-            return (then,) if orelse is None else (then, orelse)
+    if isinstance(stmt, (For, Alloc)):
+        return (stmt.body,)
+    if isinstance(stmt, Seq):
+        return stmt.stmts
+    if isinstance(stmt, If):
+        return (stmt.then,) if stmt.orelse is None else (stmt.then, stmt.orelse)
     return ()
 
 
@@ -467,18 +479,42 @@ def walk_stmts(stmt: Stmt) -> Iterator[Stmt]:
         stack += reversed(stmt_children(part))
 
 
-def allocated(stmt: Stmt) -> list[Buffer]:
+def summary(stmt: Stmt) -> Summary:
+    """What is at or below a statement."""
+    found: Summary | None = getattr(stmt, "summary", None)
+    if found is None:
+        found = _summed_up(stmt)
+        object.__setattr__(stmt, "summary", found)
+    return found
+
+
+def _summed_up(stmt: Stmt) -> Summary:
+    below = [summary(part) for part in stmt_children(stmt)]
+    loops, memory = tuple([v for part in below for v in part.loops]), tuple([b for part in below for b in part.memory])
+    own: tuple[LoopVar | Buffer, ...] = ()
+    match stmt:
+        case For(var):
+            own, loops = (var,), (var, *loops)
+        case Alloc(buffer):
+            own, memory = (buffer,), (buffer, *memory)
+        case Store(buffer) | Mma(buffer) | Ldmatrix(buffer) | Wgmma(buffer):
+            own = (buffer,)
+    mentioned = [*[e.mentions for e in stmt_exprs(stmt)], *[part.mentions for part in below]]
+    return Summary(frozenset(own).union(*mentioned), loops, memory)
+
+
+def allocated(stmt: Stmt) -> tuple[Buffer, ...]:
     """The buffers that live below a statement only: every iteration around it has its own."""
-    return [part.buffer for part in walk_stmts(stmt) if isinstance(part, Alloc)]
+    return summary(stmt).memory
 
 
 def stmt_exprs(stmt: Stmt) -> tuple[LoopExpr, ...]:
     """The expressions that stand directly in one statement."""
+    if isinstance(stmt, For):
+        return (stmt.extent,)
+    if isinstance(stmt, Store):
+        return (*stmt.index, stmt.value)
     match stmt:
-        case For(_, extent, _):
-            return (extent,)
-        case Store(_, index, value):
-            return (*index, value)
         case If(condition, _, _) | Prefetch(condition, _):
             return (condition,)
         case Mma(_, at, a, b):

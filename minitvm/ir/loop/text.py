@@ -53,8 +53,7 @@ from minitvm.ir.loop.stmt import (
     Store,
     Wgmma,
     WgmmaSync,
-    expr_children,
-    post_order_exprs,
+    dependency_order,
     stmt_exprs,
 )
 
@@ -213,14 +212,14 @@ class _Printer:
 
     def in_parts(self, roots: Sequence[LoopExpr]) -> tuple[list[str], list[str]]:
         """The same for long expressions: parts that recur or grow long get lines of their own."""
-        order = post_order_exprs(roots)
-        uses = Counter([*roots, *(operand for node in order for operand in expr_children(node))])
+        order = dependency_order(roots)
+        uses = Counter([*roots, *(operand for node in order for operand in node.operands)])
         lets: list[str] = []
         pieces: dict[LoopExpr, Piece] = {}
         sizes: dict[LoopExpr, int] = {}
         for node in order:
-            text, level = self.node(node, [pieces[child] for child in expr_children(node)])
-            size = 1 + sum(sizes[child] for child in expr_children(node))
+            text, level = self.node(node, [pieces[child] for child in node.operands])
+            size = 1 + sum(sizes[child] for child in node.operands)
             if size >= _LONG_SIZE or (size >= _SHARED_SIZE and uses[node] > 1):
                 name = f"t{len(lets)}"
                 lets.append(f"let {name} = {text}")
@@ -230,7 +229,7 @@ class _Printer:
 
     def plain(self, expr: LoopExpr) -> Piece:
         """A short expression, written whole."""
-        return self.node(expr, [self.plain(child) for child in expr_children(expr)])
+        return self.node(expr, [self.plain(child) for child in expr.operands])
 
     def node(self, expr: LoopExpr, args: Sequence[Piece]) -> Piece:
         """An expression over its operands' texts and precedences."""
@@ -287,7 +286,7 @@ def _is_long(roots: Sequence[LoopExpr]) -> bool:
     stack, size = list(roots), 0
     while stack and size < _LONG_SIZE:
         size += 1
-        stack.extend(expr_children(stack.pop()))
+        stack.extend(stack.pop().operands)
     return size >= _LONG_SIZE
 
 

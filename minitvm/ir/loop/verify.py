@@ -43,8 +43,7 @@ from minitvm.ir.loop import (
     Store,
     Wgmma,
     WgmmaSync,
-    expr_children,
-    post_order_exprs,
+    dependency_order,
     stmt_children,
     stmt_exprs,
 )
@@ -224,7 +223,7 @@ class _Verifier:
     def expressions(self, stmt: Stmt) -> None:
         """The expressions that stand in ``stmt`` itself."""
         roots = stmt_exprs(stmt)
-        nodes = post_order_exprs(roots)
+        nodes = dependency_order(roots)
         named = {a for e in nodes if isinstance(e, Intrin) and e.name == "same_memory" for a in e.args}
         for expr in nodes:
             problem = self.problem(expr)
@@ -239,11 +238,11 @@ class _Verifier:
 
     def shuffles(self, roots: Sequence[LoopExpr], stmt: Stmt) -> None:
         """Warps are whole, and get there: no choice, condition or number of rounds tells their lanes apart."""
-        nodes = post_order_exprs(roots)
+        nodes = dependency_order(roots)
         if not any(isinstance(node, Shuffle) for node in nodes):
             return
         sides = [side for node in nodes if isinstance(node, Select) for side in (node.then, node.orelse)]
-        if any(isinstance(node, Shuffle) for node in post_order_exprs(sides)):
+        if any(isinstance(node, Shuffle) for node in dependency_order(sides)):
             raise self.reject("a shuffle on one side of a select: not all threads of a warp get there", stmt)
         self.whole_warps("a shuffle", stmt)
 
@@ -324,15 +323,15 @@ def _suspects(roots: Sequence[LoopExpr], suspicious: Callable[[Load], bool]) -> 
 
     A load that can be reached in more than :data:`_MOST_PATHS` ways is left out.
     """
-    order = post_order_exprs(roots)
+    order = dependency_order(roots)
     loads = [e for e in order if isinstance(e, Load) and suspicious(e)]
     above: set[LoopExpr] = set(loads)
     for node in order:
-        if any(child in above for child in expr_children(node)):
+        if any(child in above for child in node.operands):
             above.add(node)
     paths: dict[LoopExpr, list[Guards]] = {root: [()] for root in roots}
     for node in reversed(order):
-        for number, child in enumerate(expr_children(node) if node in above else ()):
+        for number, child in enumerate(node.operands if node in above else ()):
             guard = ((node.condition, number == 1),) if isinstance(node, Select) and number else ()
             reached = paths.setdefault(child, [])
             reached.extend((*guards, *guard) for guards in paths[node][: _MOST_PATHS + 1 - len(reached)])
@@ -405,7 +404,7 @@ def out_of_bounds(around: Around, buffer: Buffer, index: Sequence[LoopExpr]) -> 
 def _violation(around: Around, expr: LoopExpr, extent: int) -> str | None:
     """An iteration that all conditions allow, as far as they can be evaluated, where ``expr`` is out of bounds."""
     conditions = [c for c, _ in around.conditions]
-    needed = {n for n in post_order_exprs([expr, *conditions]) if isinstance(n, LoopVar)}
+    needed = {n for n in dependency_order([expr, *conditions]) if isinstance(n, LoopVar)}
     highs = {v: r.high for v, r in around.variables.items() if v in needed}
     if None in highs.values():
         return None
@@ -441,10 +440,10 @@ def _points(extents: dict[LoopVar, int]) -> dict[LoopVar, np.ndarray]:
 def evaluate(expr: LoopExpr, points: Mapping[LoopVar, np.ndarray]) -> np.ndarray | None:
     """An index or a condition at every point; ``None`` where it depends on data."""
     found: dict[LoopExpr, np.ndarray] = dict(points.items())
-    for node in post_order_exprs([expr]):
+    for node in dependency_order([expr]):
         if isinstance(node, Load):
             return None
         if node not in found:
             with np.errstate(all="ignore"):
-                found[node] = compute(node, [found[c] for c in expr_children(node)])
+                found[node] = compute(node, [found[c] for c in node.operands])
     return found[expr]
