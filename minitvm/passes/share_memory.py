@@ -33,15 +33,13 @@ class ShareMemory(FunctionPass, opt_level=3):
     """Groups of FuseOps that only join, or only cut up, run no kernel where memory allows it."""
 
     def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
-        every = [(call, call.op) for call in calls(function.body) if isinstance(call.op, Function)]
-        groups = [call for call, group in every if _join(group) or _cut(group.body)]
+        groups = [c for c in calls(function.body) if (of := _group(c)) and (_join(of) or _cut(of.body))]
         if not groups:
             return function
         found = _Sharing(set(_owners(function.body)))
-        for call in groups:
-            found.join(call)
-        for call in groups:
-            found.cut(call)
+        for act in (found.join, found.cut):
+            for call in groups:
+                act(call)
         return as_function(rewrite(function, found.shared)) if found.joined or found.starts else function
 
 
