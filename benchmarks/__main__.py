@@ -17,6 +17,7 @@ import minitvm
 from benchmarks import (
     cases,
     cold,
+    costs,
     coverage,
     cuda_estimate,
     cuda_sim,
@@ -363,6 +364,17 @@ def tuned_records(trials: pathlib.Path, budget: float, most: int, missing: bool)
     """Tune common networks for common GPUs, and write the records that ship."""
     tuned.try_all(trials, budget, most, missing)
     print(f"{tuned.ship(trials, missing)} records")
+
+
+@main.command("costs")
+@click.option("--tries", default=15, type=click.IntRange(1), help="Of each loop, of which the least counts.")
+@click.option("--write", type=options.PATH, help="The table's file, or a copy, whose figures are replaced.")
+def cpu_figures(tries: int, write: pathlib.Path | None) -> None:
+    """Measure what the cost table of CPUs says, as far as a loop by itself shows it; write the table anew."""
+    found = costs.measured(tries)
+    costs.show(found, _console())
+    if write is not None:
+        costs.write(found, write)
 
 
 @main.command()

@@ -1,7 +1,8 @@
 """What things cost on a CPU, as far as a target string does not say it: the one table of such figures.
 
 Templates and schedules predict cycles with them, to choose among candidates; builds are therefore the same everywhere.
-The tests of chosen candidates hold them; ``minitvm tune`` measures what they get wrong.
+The tests of chosen candidates hold them; ``minitvm tune`` measures what they get wrong.  ``python -m benchmarks costs``
+shows them beside a CPU's own, as far as a loop by itself shows it, and writes them here with its name and the date.
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ IN_MEMORY = 4
 """Times the third-level cache: what is read once is not in it any more."""
 
 
-def fma_text(cpu: Cpu) -> str:
-    """``peak_fma(ptr out, i64 steps)``: chains of independent vector multiply-adds that never leave registers."""
+def fma_text(cpu: Cpu, count: int = CHAINS) -> str:
+    """``peak_fma(ptr out, i64 steps)``: chains of independent multiply-adds that never leave registers."""
     vector = f"<{cpu.vector_bytes // 4} x float>"
-    chains = range(CHAINS)
+    chains = range(count)
     starts = "\n".join(f"  %s{c} = getelementptr i8, ptr %out, i64 {cpu.vector_bytes * c}" for c in chains)
     phis = "\n".join(f"  %x{c} = phi {vector} [%i0, %entry], [%y{c}, %loop]" for c in chains)
     fmas = "\n".join(
