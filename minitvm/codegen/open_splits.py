@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.walks import Walk
-from minitvm.ir.dims import Dim, SymbolicDim, symbol, usual
-from minitvm.ir.loop import Binary, LoopExpr, LoopVar, Size, as_index, dim_of, map_expr, size_expr, walk_exprs
+from minitvm.ir.dims import Dim, SymbolicDim, always_less, symbol, usual
+from minitvm.ir.loop import Binary, Const, LoopExpr, LoopVar, Size, as_index, dim_of, map_expr, size_expr, walk_exprs
 
 LEAST = 8
 """Elements of the inner loop, usually: shorter ones are not worth a loop of their own."""
@@ -52,12 +53,17 @@ def _quotients(value: LoopExpr) -> Iterator[tuple[LoopExpr, LoopExpr]]:
                 yield x, divisor
 
 
-def split_open(walk: Walk) -> Walk | None:
-    """The walk with an axis as long as only a run says as two; ``None`` where no index divides by what it has."""
+def split_open(walk: Walk) -> list[Walk]:
+    """Walks over parts of an axis as long as only a run says, or one with two axes in its place; none where no
+    condition changes along it, nor an index divides by what it has."""
     opened = {var: extent for var, extent in walk.loops if not isinstance(extent, int)}
-    found = dividing(walk.value, opened) if opened else None
+    return _cut(walk, opened) or _divided(walk, opened)
+
+
+def _divided(walk: Walk, opened: Mapping[LoopVar, Dim]) -> list[Walk]:
+    found = dividing(walk.value, opened)
     if found is None:
-        return None
+        return []
     var, factor = found
     extent, inner = opened[var], var
     if factor != extent:
@@ -65,7 +71,73 @@ def split_open(walk: Walk) -> Walk | None:
         new = (outer, extent // factor), (inner, factor)
         walk = walk.moved(var, outer * as_index(factor) + inner, new)  # type: ignore[arg-type]
     index = tuple(without_quotients(i, inner, factor) for i in walk.index)
-    return replace(walk, index=index, value=without_quotients(walk.value, inner, factor))
+    value = simplify_expr(without_quotients(walk.value, inner, factor), walk.ranges)
+    return [replace(walk, index=index, value=value)]
+
+
+# --- parts of an axis -----------------------------------------------------------------------------------------
+
+
+def _cut(walk: Walk, opened: Mapping[LoopVar, Dim]) -> list[Walk]:
+    """The walk before and behind where a condition changes, along an open axis that is the last one, or that an index
+    divides: what is put together there, along pixels say, is read with no condition, and each part's sizes divide."""
+    divided = {node for x, _ in _quotients(walk.value) for node in walk_exprs(x)}
+    for var, extent in opened.items():
+        if var in divided or var == walk.loops[-1][0]:
+            edges = (edge.at for node in walk_exprs(walk.value) if (edge := _Edge.of(node, var)))
+            at = next((at for at in edges if _is_inside(at, extent)), None)
+            if at is not None:
+                return [_part(walk, var, 0, at), _part(walk, var, at, extent)]
+    return []
+
+
+def _is_inside(at: Dim, extent: Dim) -> bool:
+    return at not in (0, extent) and always_less(-1, at) and always_less(at, extent + 1)
+
+
+def _part(walk: Walk, var: LoopVar, start: Dim, stop: Dim) -> Walk:
+    """The values of an axis from ``start`` to before ``stop``, in which comparisons that all answer alike are gone."""
+    new, extent = LoopVar(var.name), stop - start
+    part = walk.moved(var, new + as_index(start), ((new, extent),))  # type: ignore[arg-type]
+
+    def decided(node: LoopExpr) -> LoopExpr:
+        edge = _Edge.of(node, new)
+        known = None if edge is None else edge.decided(extent)
+        return node if known is None else Const(known, "bool")
+
+    return replace(part, value=simplify_expr(map_expr(part.value, decided), part.ranges))
+
+
+@dataclass(frozen=True)
+class _Edge:
+    """A comparison that is true of a variable ``below`` a size, or from it on."""
+
+    below: bool
+    at: Dim
+
+    @staticmethod
+    def of(node: LoopExpr, var: LoopVar) -> _Edge | None:
+        """``None`` of all but comparisons of the variable with sizes alone."""
+        match node:
+            case Binary("lt" | "le" as op, a, b) if a.dtype == "int64":
+                names = Names()
+                left, right = names.dim(a), names.dim(b)
+                if left is None or right is None or names.symbols.keys() != {var}:
+                    return None
+                this, gap = names.of(var), left - right - (op == "le")
+                below, above = this - gap, gap + this + 1
+                found = [_Edge(True, below), _Edge(False, above)]
+                return next((edge for edge in found if isinstance(edge.at, int) or this.atom not in edge.at.symbols()), None)
+        return None
+
+    def decided(self, extent: Dim) -> bool | None:
+        """What it is for every value from 0 to before ``extent``."""
+        if always_less(extent, self.at + 1):
+            return self.below
+        return not self.below if always_less(self.at, 1) else None
+
+
+# --- axes that indices divide ---------------------------------------------------------------------------------
 
 
 def dividing(value: LoopExpr, opened: Mapping[LoopVar, Dim]) -> tuple[LoopVar, Dim] | None:

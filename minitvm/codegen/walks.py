@@ -159,17 +159,17 @@ def walks(walk: Walk) -> list[Walk]:
 
 
 @door
-def split_open(walk: Walk) -> Walk | None:
-    """The walk with an axis as long as only a run says as two; ``None`` where no index divides by what it has."""
-    return None
+def split_open(walk: Walk) -> list[Walk]:
+    """Walks over parts of an axis as long as only a run says, or one with two axes in its place; none where no
+    condition nor index asks for it."""
+    return []
 
 
 def _split(walk: Walk) -> list[Walk]:
-    is_open = any(not isinstance(extent, int) for _, extent in walk.loops)
-    if is_open and (parts := split_open(walk)) is not None:
-        return _split(parts)
-    found = _divided(walk)
-    return [walk] if found is None else [part for piece in walk.split(*found) for part in _split(piece)]
+    pieces = [] if all(isinstance(extent, int) for _, extent in walk.loops) else split_open(walk)
+    if not pieces and (found := _divided(walk)) is not None:
+        pieces = walk.split(*found)
+    return [part for piece in pieces for part in _split(piece)] or [walk]
 
 
 def _without_conditions(walk: Walk) -> list[Walk]:
