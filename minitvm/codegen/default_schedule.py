@@ -349,12 +349,13 @@ def _width(walk: Walk, machine: MachineModel) -> int:
     """Elements of the innermost loop at a time: a vector where it moves through the result element by element (what
     lies apart is read lane by lane), more where functions are long, what it reads repeats, or elements that are read or
     stored are narrower than others: whole vectors of these; or 1."""
-    inner = walk.loops[-1][0]
+    inner, extent = walk.loops[-1]
     if stride_along(walk.out, walk.index, inner) != 1:
         return 1
     lanes = lanes_of(walk.value, walk.out.dtype, machine)
     narrow = max(machine.lanes(buffer.dtype) for buffer in (walk.out, *(load.buffer for load in loads(walk.value))))
-    lanes = _IN_FLIGHT * lanes if is_long(walk.value) else min(narrow, _IN_FLIGHT * lanes)
+    worth = _IN_FLIGHT if isinstance(extent, int) else max(1, min(_IN_FLIGHT, -(-usual(extent) // lanes)))
+    lanes = worth * lanes if is_long(walk.value) else min(narrow, _IN_FLIGHT * lanes)
     irregular = (x for x in loads(walk.value) if stride_along(x.buffer, x.index, inner) is None)
     return math.lcm(lanes, *(period(load, inner) or 1 for load in irregular))
 

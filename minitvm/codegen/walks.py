@@ -155,7 +155,8 @@ def _moves_windows_by_rows(walk: Walk) -> bool:
 def walks(walk: Walk) -> list[Walk]:
     """The walk as walks whose indices divide as little as possible: an axis ``c`` that is read at ``c // 16`` and ``c %
     16`` becomes two.  They have no conditions where something is read across the order of the result under one."""
-    return [part for piece in _split(walk) for part in _without_conditions(piece)]
+    pieces = [(piece, part) for piece in _split(walk) for part in _without_conditions(piece)]
+    return [one for piece, part in pieces for one in ([part] if part is piece else _split(part))]
 
 
 @door
