@@ -67,13 +67,17 @@ def measured(path: pathlib.Path) -> Measured:
     session = minitvm.InferenceSession(str(path), num_threads=1, specialise_after=0)
     peer = OPENERS["onnxruntime"](str(path), 1)
     news: list[float] = []
+    fitting = []
     for row, size in zip(rows, inputs.runs(sizes), strict=True):
         seconds, results = _timed(lambda row=row: session.run(None, row))
-        news.append(seconds)
         _compare(found, size, results, _timed(lambda row=row: peer(row))[1])
-    known = [float(np.median([_timed(lambda row=row: session.run(None, row))[0] for _ in range(3)])) for row in rows]
-    found.first = news[0]
-    found.new, found.median = max(zip(news[1:], known[1:], strict=True), key=lambda pair: pair[0] - FREE * pair[1])
+        if not isinstance(results, Exception):  # what a model refuses has no time
+            news.append(seconds)
+            fitting.append(row)
+    known = [float(np.median([_timed(lambda row=row: session.run(None, row))[0] for _ in range(3)])) for row in fitting]
+    pairs = [*zip(news, known, strict=True)]
+    found.first = news[0] if news else 0.0
+    found.new, found.median = max(pairs[1:], key=lambda pair: pair[0] - FREE * pair[1], default=(0.0, 0.0))
     _describe(found, session)
     return found
 

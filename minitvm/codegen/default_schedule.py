@@ -331,8 +331,7 @@ def _in_vectors(walk: Walk, machine: MachineModel, parallel: bool) -> Stmt:
 
 def _pieces(walk: Walk, machine: MachineModel) -> list[tuple[Walk, int]]:
     """Of a row, and how many elements of each are computed at a time."""
-    parts = walk.cut(*walk.loops[-1])
-    return [(part, _width(part, machine)) for part in parts]
+    return [(part, _width(part, machine)) for part in walk.cut(*walk.loops[-1])]
 
 
 def _row_in_vectors(walk: Walk, machine: MachineModel, guarded: bool) -> list[Stmt]:
@@ -354,8 +353,8 @@ def _width(walk: Walk, machine: MachineModel) -> int:
         return 1
     lanes = lanes_of(walk.value, walk.out.dtype, machine)
     narrow = max(machine.lanes(buffer.dtype) for buffer in (walk.out, *(load.buffer for load in loads(walk.value))))
-    worth = _IN_FLIGHT if isinstance(extent, int) else max(1, min(_IN_FLIGHT, -(-usual(extent) // lanes)))
-    lanes = worth * lanes if is_long(walk.value) else min(narrow, _IN_FLIGHT * lanes)
+    lanes *= max(1, min(_IN_FLIGHT, ceil_divide(usual(extent), lanes)))
+    lanes = lanes if is_long(walk.value) else min(narrow, lanes)
     irregular = (x for x in loads(walk.value) if stride_along(x.buffer, x.index, inner) is None)
     return math.lcm(lanes, *(period(load, inner) or 1 for load in irregular))
 

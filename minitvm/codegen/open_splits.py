@@ -57,7 +57,7 @@ def split_open(walk: Walk) -> list[Walk]:
     """Walks over parts of an axis as long as only a run says, or one with two axes in its place; none where no
     condition changes along it, nor an index divides by what it has."""
     opened = {var: extent for var, extent in walk.loops if not isinstance(extent, int)}
-    return _cut(walk, opened) or _divided(walk, opened)
+    return _cut(walk, opened) or _divided(walk, opened) if opened else []
 
 
 def _divided(walk: Walk, opened: Mapping[LoopVar, Dim]) -> list[Walk]:
@@ -126,8 +126,10 @@ class _Edge:
                     return None
                 this, gap = names.of(var), left - right - (op == "le")
                 below, above = this - gap, gap + this + 1
-                found = [_Edge(True, below), _Edge(False, above)]
-                return next((edge for edge in found if isinstance(edge.at, int) or this.atom not in edge.at.symbols()), None)
+                if isinstance(below, int) or this.atom not in below.symbols():
+                    return _Edge(True, below)
+                if isinstance(above, int) or this.atom not in above.symbols():
+                    return _Edge(False, above)
         return None
 
     def decided(self, extent: Dim) -> bool | None:

@@ -234,8 +234,8 @@ def _side_by_side(group: Group, rank: int) -> int | None:
     short = all(isinstance(n, int) and n <= MOST_APART for reduce in found for _, n in reduce.axes)
     if not found or not short or any(math.prod(out.buffer.shape[rank:]) != 1 for out in reducing):
         return None
-    counts = (d for d in range(rank) if all(isinstance(n, int) for n in shape[d:]))
-    return next((d for d in counts if math.prod(shape[d:]) >= FEWEST_LANES and _apart(group, rank, d)), None)
+    long = (d for d in range(rank) if usual(math.prod(shape[d:])) >= FEWEST_LANES)
+    return next((d for d in long if _apart(group, rank, d)), None)
 
 
 def _apart(group: Group, rank: int, first: int) -> bool:

@@ -72,8 +72,7 @@ def _simplify_node(node: LoopExpr, ranges: Ranges) -> LoopExpr:
         case Binary("floordiv" | "floormod" as op, a, Const(c, "int64")) if c > 0:
             return _simplify_division(node, op, a, c, ranges)
         case Binary("add" | "sub", a, b) if node.dtype == "int64":
-            form = affine(node)
-            joined = form.joined()
+            joined = affine(node).joined()
             return node if joined.parts == affine(a).parts + affine(b).parts else joined.to_expr()
         case Reduce(kind, _, value) if value == (nothing := identity_of(kind, node.dtype)):
             return nothing

@@ -155,8 +155,7 @@ def _moves_windows_by_rows(walk: Walk) -> bool:
 def walks(walk: Walk) -> list[Walk]:
     """The walk as walks whose indices divide as little as possible: an axis ``c`` that is read at ``c // 16`` and ``c %
     16`` becomes two.  They have no conditions where something is read across the order of the result under one."""
-    pieces = [(piece, part) for piece in _split(walk) for part in _without_conditions(piece)]
-    return [one for piece, part in pieces for one in ([part] if part is piece else _split(part))]
+    return [part for whole in _split(walk) for piece in _without_conditions(whole) for part in _split(piece)]
 
 
 @door
@@ -167,8 +166,8 @@ def split_open(walk: Walk) -> list[Walk]:
 
 
 def _split(walk: Walk) -> list[Walk]:
-    pieces = [] if all(isinstance(extent, int) for _, extent in walk.loops) else split_open(walk)
-    if not pieces and (found := _divided(walk)) is not None:
+    pieces = split_open(walk)
+    if not pieces and (found := _divided(walk)):
         pieces = walk.split(*found)
     return [part for piece in pieces for part in _split(piece)] or [walk]
 

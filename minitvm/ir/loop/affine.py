@@ -135,7 +135,7 @@ class Affine(Generic[Term]):
     @property
     def parts(self) -> int:
         """How much is added up."""
-        return len(self.terms) + (self.constant != 0)
+        return len(self.terms) + bool(self.constant)
 
     def scaled(self, factor: int) -> Affine[Term]:
         if factor == 1:
