@@ -449,8 +449,9 @@ def _few(outer: Loops, machine: MachineModel) -> bool:
 
 def _rounds(part: Stmt) -> int:
     """Iterations of a loop over vectors; 0 of what is left over, and where only a run says."""
-    known = isinstance(part, For) and part.kind is LoopKind.SERIAL and isinstance(part.extent, Const)
-    return trips(part) if isinstance(part, For) and known else 0
+    if isinstance(part, For) and part.kind is LoopKind.SERIAL and isinstance(part.extent, Const):
+        return trips(part)
+    return 0
 
 
 def _few_rows(outer: Loops, part: Stmt, pieces: int) -> Stmt:
