@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.resources
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -19,32 +22,58 @@ from minitvm.lab.ordering import levels as try_levels
 from minitvm.lab.ordering import orders as try_orders
 from minitvm.lab.pictures import kind_of
 
-_model = click.argument("model", type=PATH, required=False, cls=OnnxModel)
-_rounds = option("--rounds", default=5, type=click.IntRange(0), help="Turns of a few runs; 0: nothing is timed.")
-_csv = option("--csv", "csv_path", type=PATH, help="File for the figures, in bytes and seconds.")
-_plot = option("--plot", type=PATH, help="File for a picture of time and bytes (needs matplotlib).")
+
+@dataclass(frozen=True)
+class _Asked:
+    """What both commands are asked."""
+
+    model: Path | None
+    rounds: int
+    csv_path: Path | None
+    plot: Path | None
+    as_json: bool
+    workers: int | None
+    scheduler: str | None
+    chosen: building.Chosen
+
+    def answer(self, title: str, measure: Callable[..., Experiment], **how: Any) -> None:
+        """Measures, and shows what came of it."""
+        given = subject(self.model, self.chosen, self.csv_path, self.plot)
+        with executor(self.workers, self.scheduler) as made, common.compiling(title) as progress:
+            found = measure(rounds=self.rounds, on_progress=progress, executor=made, **how, **given)
+        show(found, self.csv_path, self.plot, self.as_json)
+
+
+_OPTIONS = (
+    workers,
+    as_json,
+    option("--plot", type=PATH, help="File for a picture of time and bytes (needs matplotlib)."),
+    option("--csv", "csv_path", type=PATH, help="File for the figures, in bytes and seconds."),
+    option("--rounds", default=5, type=click.IntRange(0), help="Turns of a few runs; 0: nothing is timed."),
+)
+
+
+def _asks(*own: Callable[[Any], Any], **defaults: Any) -> Callable[[Callable[..., None]], Any]:
+    """The options of both commands, as one argument, and a command's ``own``."""
+
+    def wrap(function: Callable[..., None]) -> Any:
+        @functools.wraps(function)
+        def collected(**given: Any) -> None:
+            shared = {field.name: given.pop(field.name) for field in fields(_Asked)}
+            function(_Asked(**shared), **given)
+
+        model = click.argument("model", type=PATH, required=False, cls=OnnxModel)
+        made: Any = building.compiles(**defaults)(collected)
+        for one in (*_OPTIONS, *own, model):
+            made = one(made)
+        return made
+
+    return wrap
 
 
 @command()
-@_model
-@option("--passes", required=True, metavar="A,B,C", help="The passes; FoldConstant#2 is the second run of one.")
-@_rounds
-@_csv
-@_plot
-@as_json
-@workers
-@building.compiles()
-def orders(
-    model: Path | None,
-    passes: str,
-    rounds: int,
-    csv_path: Path | None,
-    plot: Path | None,
-    as_json: bool,
-    workers: int | None,
-    scheduler: str | None,
-    chosen: building.Chosen,
-) -> None:
+@_asks(option("--passes", required=True, metavar="A,B,C", help="The passes; FoldConstant#2 is the second run of one."))
+def orders(asked: _Asked, passes: str) -> None:
     """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) with --passes in every order, each in
     the places that they have in the default pipeline; run all on the same random inputs.
 
@@ -57,38 +86,16 @@ def orders(
       minitvm lab orders resnet18.onnx --passes AlterOpLayout,FoldConstant#2,SimplifyExpr --csv orders.csv
     """
     names = [name.strip() for name in passes.split(",") if name.strip()]
-    given = subject(model, chosen, csv_path, plot)
-    with executor(workers, scheduler) as made, common.compiling("orders") as progress:
-        how: dict[str, Any] = {"opt_level": chosen.opt_level, "rounds": rounds, "on_progress": progress}
-        found = try_orders(passes=names, executor=made, **how, **given)
-    show(found, csv_path, plot, as_json)
+    asked.answer("orders", try_orders, passes=names, opt_level=asked.chosen.opt_level)
 
 
 @command()
-@_model
-@_rounds
-@_csv
-@_plot
-@as_json
-@workers
-@building.compiles(opt_level=None)
-def levels(
-    model: Path | None,
-    rounds: int,
-    csv_path: Path | None,
-    plot: Path | None,
-    as_json: bool,
-    workers: int | None,
-    scheduler: str | None,
-    chosen: building.Chosen,
-) -> None:
+@_asks(opt_level=None)
+def levels(asked: _Asked) -> None:
     """Compile MODEL (.onnx; EfficientNet-Lite0, which is included, by default) at all levels, and run all on the same
     random inputs; columns as those of 'minitvm lab orders'.
     """
-    given = subject(model, chosen, csv_path, plot)
-    with executor(workers, scheduler) as made, common.compiling("levels") as progress:
-        found = try_levels(rounds=rounds, on_progress=progress, executor=made, **given)
-    show(found, csv_path, plot, as_json)
+    asked.answer("levels", try_levels)
 
 
 def included() -> Path:

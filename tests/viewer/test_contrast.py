@@ -69,14 +69,6 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return write_document(document, tmp_path_factory.mktemp("page") / "page.html")
 
 
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    if browsers.missing():
-        pytest.skip(browsers.missing())
-    with browsers.started() as found:
-        yield found
-
-
 def shown(watched: browsers.Watched, view: str) -> Iterator[str]:
     """A view, and what is opened in it."""
     watched.view(view)

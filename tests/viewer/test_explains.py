@@ -8,7 +8,6 @@ import pathlib
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import browser as browsers
@@ -24,7 +23,7 @@ from minitvm.lab import profile
 from minitvm.testing import mlp
 from minitvm.viewer.cell import MOST_CALLS
 from minitvm.viewer.document import SITE, document_of
-from minitvm.viewer.page import _as_function, _asset, page_of
+from minitvm.viewer.page import _as_function, _asset
 
 ROOT = pathlib.Path(minitvm.__file__).parents[1]
 
@@ -53,24 +52,6 @@ def with_branches() -> onnx.ModelProto:
 def document() -> dict[str, Any]:
     library = minitvm.compile(with_branches(), num_threads=2, trace=True)
     return document_of(library.report, "branches", profile(library, repeats=2))
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    if browsers.missing():
-        pytest.skip(browsers.missing())
-    with browsers.started() as found:
-        yield found
-
-
-@pytest.fixture
-def opened(chromium: Any, document: dict[str, Any], tmp_path: pathlib.Path) -> Iterator[browsers.Watched]:
-    path = tmp_path / "page.html"
-    path.write_text(page_of(document), encoding="utf-8")
-    watched = browsers.Watched(chromium, path)
-    yield watched
-    assert not watched.complaints
-    watched.page.close()
 
 
 def test_every_pass_says_what_it_is(document: dict[str, Any]) -> None:

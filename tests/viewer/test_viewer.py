@@ -7,7 +7,6 @@ import copy
 import gzip
 import pathlib
 import re
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -55,31 +54,6 @@ def two_convolutions() -> bytes:
 def document() -> dict[str, Any]:
     library = minitvm.compile(onnx.load_from_string(two_convolutions()), num_threads=2, trace=True)
     return document_of(library.report, HOSTILE, profile(library, repeats=2))
-
-
-@pytest.fixture(scope="module")
-def page_file(document: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    path = tmp_path_factory.mktemp("viewer") / "page.html"
-    path.write_text(page_of(document), encoding="utf-8")
-    return path
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Any]:
-    if browsers.missing():
-        pytest.skip(browsers.missing())
-    with browsers.started() as found:
-        yield found
-
-
-@pytest.fixture
-def opened(chromium: Any, page_file: pathlib.Path) -> Iterator[browsers.Watched]:
-    watched = browsers.Watched(chromium, page_file)
-    yield watched
-    assert not watched.complaints
-    assert [url for url in watched.requests if not url.startswith(("file:", "blob:", "data:"))] == []
-    assert watched.page.evaluate("window.hacked") is None
-    watched.page.close()
 
 
 # --- the document -------------------------------------------------------------------------------------------------
