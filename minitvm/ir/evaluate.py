@@ -138,7 +138,7 @@ def _apply(call: Call, op: Op, arguments: tuple[Value, ...]) -> Value:
     except MiniTVMError as error:
         error.where = error.where or tuple(describe_call(call))
         raise
-    except (ValueError, IndexError, OverflowError, MemoryError) as error:
+    except (ValueError, IndexError, ArithmeticError, MemoryError) as error:
         raise IRError(f"{op.name}: the reference failed: {error}", where=describe_call(call)) from error
     except Exception as error:
         blame(error, type(op), f"reference of {op.name}", partial(describe_call, call))

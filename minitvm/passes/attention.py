@@ -228,8 +228,8 @@ def _checked(chain: _Chain) -> _Chain | Declined:
         return Declined("its heads share keys or values")
     if any(op.transpose_a or op.out_dtype not in ("", outer.dtype, "float32") for op in _products(chain)):
         return Declined("its products are turned, or sums of other types")
-    if len({arg.dtype for arg in (*inner.args, outer.args[1])}) > 1:
-        return Declined("its queries, keys and values are of several dtypes")
+    if len({arg.dtype for arg in (*inner.args, outer.args[1])}) > 1 or not outer.tensor_type.is_float:
+        return Declined("its queries, keys and values are of several dtypes, or no floats")
     batch, length, places = inner.shape
     heads = chain.heads or (*_apart(inner.args[0]), length, places)
     if heads[2:] != (length, places) or heads[0] * heads[1] != batch:

@@ -144,6 +144,14 @@ class Seen:
     decides: dict[Guard, set[int]]
 
 
+def note(files: Sequence[Path], noted: Callable[[Path, int, bool, Any], Any]) -> None:
+    """From now on each guard asks ``noted``: the file, its number, its stand-in, its value."""
+    for path in files:
+        source = path.read_text(encoding="utf-8")
+        tree = ast.fix_missing_locations(_Noting(mutants(source)).visit(ast.parse(source)))
+        exchange(path, source, tree, _noted=functools.partial(noted, path))
+
+
 def see(items: Sequence[pytest.Item], files: Sequence[Path]) -> Seen:
     found, current = Seen([], defaultdict(set)), 0
 
@@ -152,10 +160,7 @@ def see(items: Sequence[pytest.Item], files: Sequence[Path]) -> Seen:
             found.decides[path, number].add(current)
         return value
 
-    for path in files:
-        source = path.read_text(encoding="utf-8")
-        tree = ast.fix_missing_locations(_Noting(mutants(source)).visit(ast.parse(source)))
-        exchange(path, source, tree, _noted=functools.partial(noted, path))
+    note(files, noted)
     for current, item in enumerate(items):
         start = time.process_time()
         following = items[current + 1] if current + 1 < len(items) else None
@@ -171,14 +176,14 @@ def see(items: Sequence[pytest.Item], files: Sequence[Path]) -> Seen:
 class Guards:
     """A plugin of pytest that runs the tests in its own way."""
 
-    def __init__(self, files: Sequence[Path], only: Callable[[int], bool], jobs: int) -> None:
+    def __init__(self, files: Sequence[Path], only: Callable[[Guard], bool], jobs: int) -> None:
         self.files, self.only, self.jobs = files, only, jobs
         self.count, self.left = 0, list[str]()
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         seen = in_child(lambda: see(session.items, self.files))
         assert seen is not None, "the tests fail as they are"
-        guards = [(path, i) for path in self.files for i in range(len(_guards(path))) if self.only(i)]
+        guards = [(path, i) for path in self.files for i in range(len(_guards(path))) if self.only((path, i))]
         with ThreadPoolExecutor(self.jobs) as pool:
             for said in pool.map(lambda guard: self._judge(guard, session.items, seen), guards):
                 self.count += 1
@@ -218,7 +223,7 @@ def files_of(names: Sequence[str]) -> list[Path]:
 def survivors(
     files: Sequence[Path],
     tests: Sequence[str] = TESTS,
-    only: Callable[[int], bool] = lambda number: True,
+    only: Callable[[Guard], bool] = lambda guard: True,
     jobs: int = 2,
 ) -> tuple[int, list[str]]:
     """How many guards there are, and those that no test misses: file, line and text."""

@@ -132,7 +132,14 @@ def test_values_of_another_dtype_stay() -> None:
     }"""
     with decisions() as log:
         check_unchanged(FuseAttention(), text)
-    assert "its queries, keys and values are of several dtypes" in stayed(log)[0]
+    assert "its queries, keys and values are of several dtypes, or no floats" in stayed(log)[0]
+
+
+def test_a_sum_of_integers_stays() -> None:
+    text = PLAIN.replace("%9, %v", '%9, %v, out_dtype="int32"').replace("-> Tensor[(6, 5, 3), float32]", "")
+    with decisions() as log:
+        check_unchanged(FuseAttention(), text.replace("SCORES", "%9 = nn.softmax(%0);"))
+    assert "of several dtypes, or no floats" in stayed(log)[0]
 
 
 STAYS = {

@@ -6,6 +6,7 @@ Left out: let, on_device annotations, linked parameters, and the QNN legalizatio
 import numpy as np
 import pytest
 
+from minitvm.errors import IRError
 from minitvm.ir.decision import decisions
 from minitvm.ir.expr import Call, Constant
 from minitvm.ir.op import OPS, Fusion, Op
@@ -157,3 +158,8 @@ def test_the_name_of_the_parameter_is_kept(body: str, name: str | None) -> None:
 def test_unknown_shapes_become_known() -> None:
     text = main("add(arange(0i64, 3i64, 1i64), 1i64)")
     check_rewrite(FoldConstant(), text, main("const([1, 2, 3], int64)"))
+
+
+def test_what_divides_by_nothing_is_named() -> None:
+    with pytest.raises(IRError, match="arange: the reference failed: division by zero"):
+        run_opt_pass(main("arange(0i64, 3i64, 0i64)"), FoldConstant())
