@@ -86,6 +86,7 @@ ROOMS = {
         f"{_PASSES}/combine.py {_PASSES}/convert_layout.py {_PASSES}/mixed_precision.py {_PASSES}/quantized.py"
         f" {_PASSES}/share_rows.py",
     ),
+    "quantization": room(725, "quantize ir/ops/simulated.py"),
     "gradient": room(788, f"{_PASSES}/gradient"),
     "passes on request": room(153, f"{_PASSES}/on_request.py"),
     "partitioning": room(401, f"{_PASSES}/partition ir/ops/external.py"),

@@ -36,6 +36,7 @@ LAYERS = (
         "lab",
         "viewer",
         "torch",
+        "quantize",
         "capi",
         "cli",
         "demo",

@@ -378,11 +378,25 @@ class annotation:
     """Operators annotation.*"""
 
     @staticmethod
+    def cast_hint(data: _Operand, dtype: str = ...) -> Call:
+        """``data`` itself, which is worth having in ``dtype`` where it lies in memory.  data: (...) -> the same."""
+    @staticmethod
     def compiler_begin(data: _Operand, compiler: str) -> Call:
         """Marks where a value goes into what another compiler computes; PartitionGraph removes it."""
     @staticmethod
     def compiler_end(data: _Operand, compiler: str) -> Call:
         """Marks where a value comes out of what another compiler computes; PartitionGraph removes it."""
+    @staticmethod
+    def simulated_quantize(
+        data: _Operand,
+        dom_scale: _Operand,
+        clip_min: _Operand,
+        clip_max: _Operand,
+        kind: _Int = ...,
+        sign: bool | np.bool_ = ...,
+        rounding: Literal['round'] = ...,
+    ) -> Call:
+        """``round(clip(data / dom_scale, clip_min, clip_max)) * dom_scale``, ties to even; ``data`` itself for a ``kind`` of"""
     @staticmethod
     def stop_fusion(x: _Operand) -> Call:
         """``x`` itself, but FuseOps does not fuse across it.  x: any shape and dtype -> the same.  FuseOps removes it."""

@@ -36,7 +36,6 @@ INSTEAD: dict[str, str] = {
     "testing.utils": "minitvm.testing.assert_allclose and check_rewrite are what there is",
     "relay.vm": _DYNAMIC,
     "relay.backend.vm": _DYNAMIC,
-    "relay.quantize": "quantize in ONNX (QDQ): the importer makes integer kernels of it",
     "relay.collage": _NO_COLLAGE,
     "relay.aot": _DYNAMIC,
     "relay.data_dep_optimization": "weights of few bytes stay so by themselves: docs/decisions/packed-weights.md",

@@ -37,6 +37,7 @@ HOMES = {
     "relay.op.contrib.register": f"minitvm.{_PARTITION}.composite",
     "relay.param_dict": "minitvm.runtime.param_dict",
     "relay.parser": "minitvm.tvm.parser",
+    "relay.quantize": "minitvm.quantize",
     "relay.testing": "minitvm.testing",
     "relay.transform": "minitvm.tvm.transform",
     "relay.testing.temp_op_attr": "minitvm.tvm.relay.registered",

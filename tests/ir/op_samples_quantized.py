@@ -37,6 +37,12 @@ def _dense(sizes: tuple[int, int, int], block: int, bits: int, zeros: bool, dtyp
 
 
 QUANTIZED = [
+    *(
+        row("annotation.simulated_quantize", data, *(scalar(n, data.dtype) for n in (0.03, -30, 31)), kind=kind)
+        for data, kind in ((floats(3, 40), 1), (floats(7, dtype="float16"), 2), (floats(2, 3, 4), 0), (floats(0, 3), 3))
+    ),
+    row("annotation.cast_hint", floats(3, 5)),
+    row("annotation.cast_hint", ints(7, dtype="int8"), dtype="int32"),
     row("qnn.quantize", floats(3, 40), floats(low=0.01, high=0.02), _zeros(dtype="int8")),
     row(
         "qnn.quantize",

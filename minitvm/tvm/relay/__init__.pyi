@@ -54,6 +54,7 @@ RelayExpr = Expr
 build_config = PassContext
 ir_pass = analysis
 from minitvm.ir.operators import *
+from minitvm import quantize as quantize
 from minitvm import testing as testing
 from minitvm.runtime import param_dict as param_dict
 from minitvm.tvm import parser as parser

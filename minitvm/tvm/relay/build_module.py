@@ -9,7 +9,7 @@ import numpy as np
 
 from minitvm import driver
 from minitvm.driver.compile import optimize_for
-from minitvm.errors import ConfigError, InputError, IRError, listing, stage
+from minitvm.errors import ConfigError, InputError, IRError, listing, stage, warn
 from minitvm.ir.expr import Expr, Function, Module
 from minitvm.ir.types import TupleType, Type
 from minitvm.passes import FoldScaleAxis, bind_params
@@ -61,6 +61,11 @@ def build(
     if mod_name != Library.libmod_name:
         raise ConfigError(f"a library's entry is {Library.libmod_name!r}, not {mod_name!r}")
     given: Any = ir_mod if mod is None else mod
+    if params and isinstance(given, (Module, Function)):
+        names = {p.name for p in (given if isinstance(given, Function) else given.main).params}
+        if names.isdisjoint(params):
+            warn(f"@main has none of the parameters that are given, which are left out: {listing(params)}")
+            params = None
     return driver.build(given, _target(target, target_host), params, **options)
 
 

@@ -9,6 +9,7 @@ from minitvm.errors import InputError as InputError
 from minitvm.errors import IRError as IRError
 from minitvm.errors import listing as listing
 from minitvm.errors import stage as stage
+from minitvm.errors import warn as warn
 from minitvm.ir.expr import Expr as Expr
 from minitvm.ir.expr import Function as Function
 from minitvm.ir.expr import Module as Module
