@@ -44,7 +44,7 @@ def _is_of(node: Expr, dtypes: Collection[str]) -> bool:
 
 def _first_quantized(main: Function, dtypes: Collection[str]) -> list[Expr]:
     """The first calls on every way from inputs that are of a quantized dtype, and inputs that are read elsewhere."""
-    raw = {p for p in main.params if not _is_of(p, dtypes)}
+    raw: set[Expr] = {p for p in main.params if not _is_of(p, dtypes)}
     found: list[Expr] = [p for p in main.params if p not in raw]
     for node in post_order(main.body):
         if isinstance(node, Var) or not children(node) or not any(child in raw for child in children(node)):
@@ -58,7 +58,8 @@ def _first_quantized(main: Function, dtypes: Collection[str]) -> list[Expr]:
 
 def _last_quantized(body: Expr, dtypes: Collection[str]) -> list[Expr]:
     """The last nodes of a quantized dtype on every way to a result."""
-    readers, plain = users(body), set()
+    readers: dict[Expr, list[Expr]] = users(body)
+    plain: set[Expr] = set()
     order = post_order(body)
     for node in reversed(order):
         if not _is_of(node, dtypes) and (node is body or all(one in plain for one in readers.get(node, ()))):

@@ -64,7 +64,7 @@ def scaled_by(data: Expr, factor: float, rounding: str) -> Expr:
     product = call_op("multiply", data, _number(multiplier, "int64"))
     if shift <= 0:
         return call_op("left_shift", product, _number(-shift, "int64"))
-    half = _number(1 << (shift - 1), "int64")
+    half: Expr = _number(1 << (shift - 1), "int64")
     if rounding == "TONEAREST":  # a half of what is negative goes down
         less = call_op("cast", call_op("less", product, _number(0, "int64")), dtype="int64")
         half = call_op("subtract", half, less)
@@ -74,7 +74,7 @@ def scaled_by(data: Expr, factor: float, rounding: str) -> Expr:
 def _quantized(call: Call, operands: list[Realized], config: QConfig) -> Realized | None:
     """Simulated quantization of floats, and of integers of another scale."""
     scale, low, high = (float(_constant(arg, call)) for arg in call.args[1:])
-    bounds = {"a_min": low, "a_max": high}
+    bounds: dict[str, Any] = {"a_min": low, "a_max": high}
     given = operands[0]
     if not isinstance(given, Scaled):
         steps = call_op("multiply", given, _number(1 / np.float32(scale), "float32"))
@@ -172,7 +172,7 @@ def _clip(call: Call, operands: list[Realized], config: QConfig) -> Realized | N
     if not isinstance(data, Scaled):
         return None
     op: Any = call.op
-    bounds = {"a_min": op.a_min / data.scale, "a_max": op.a_max / data.scale}
+    bounds: dict[str, Any] = {"a_min": op.a_min / data.scale, "a_max": op.a_max / data.scale}
     return Scaled(call_op("clip", data.data, **bounds), data.scale)
 
 
@@ -217,10 +217,12 @@ class _Realizing:
     def node(self, node: Expr) -> Any:
         if isinstance(node, Tuple) and any(isinstance(self.done[f], Scaled) for f in node.fields):
             return tuple(self.done[field] for field in node.fields)
-        rule = RULES.get(node.op.name) if isinstance(node, Call) and isinstance(node.op, Op) else None
-        assert isinstance(node, Call) or rule is None
-        found = rule(node, [self.done[arg] for arg in node.args], self.config) if rule else None
+        found = self._by_rule(node) if isinstance(node, Call) and isinstance(node.op, Op) else None
         return rebuild(node, [self.as_float(self.done[child]) for child in children(node)]) if found is None else found
+
+    def _by_rule(self, call: Call) -> Realized | None:
+        rule = RULES.get(getattr(call.op, "name", ""))
+        return rule(call, [self.done[arg] for arg in call.args], self.config) if rule else None
 
     def as_float(self, value: Any) -> Expr:
         """The value in floats; each is made once."""

@@ -1,8 +1,8 @@
 """The bounds on magnitudes that values themselves ask for.
 
-``kl_scale`` takes the one that leaves a histogram most like itself once it has as many steps as an integer of eight bits
-(S. Migacz, "8-bit inference with TensorRT", GTC 2017); ``percentile_scale`` the one below which all but one value in a
-hundred thousand lie.
+``kl_scale`` takes the one that leaves a histogram most like itself once it has as many steps as an integer of eight
+bits (S. Migacz, "8-bit inference with TensorRT", GTC 2017); ``percentile_scale`` the one below which all but one
+value in a hundred thousand lie.
 """
 
 from __future__ import annotations

@@ -38,7 +38,9 @@ def exact(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, (np.round(np.clip(x, -99, 99) * 2) / 2).astype(dtype) if halves else x, accuracy=BITS)
 
 
-@generator("logical_not", "zeros_like", "ones_like", "sign", "nn.relu", "annotation.stop_fusion")
+@generator(
+    "logical_not", "zeros_like", "ones_like", "sign", "nn.relu", "annotation.stop_fusion", "annotation.cast_hint"
+)
 def unary(name: str, draw: Draw, dtype: str) -> Case:
     return case(name, draw.array(draw.shape(), dtype, -9, 9, "all"))
 
@@ -177,6 +179,15 @@ def quantize(name: str, draw: Draw, dtype: str) -> Case:
     out = draw.choice(("int8", "uint8", "int16", "uint16"))
     data, scale, zero, axis = _quantized(draw, dtype, dtype, draw.choice((out, "int32")), out)
     return case(name, data, scale, zero, out_dtype=out, axis=axis)
+
+
+@generator("annotation.simulated_quantize")
+def simulated_quantize(name: str, draw: Draw, dtype: str) -> Case:
+    """Quarters of a step, a power of two, so that nothing is rounded but where it should be."""
+    scale, steps = draw.choice((0.125, 0.5, 2.0)), draw.integer(1, 40)
+    data = np.round(draw.array(draw.shape(), dtype, -50, 50) * 4) / 4 * scale
+    bounds = [np.asarray(value).astype(dtype) for value in (scale, -steps, steps)]
+    return case(name, data.astype(dtype), *bounds, kind=draw.integer(0, 3), sign=True)
 
 
 @generator("qnn.dequantize")

@@ -1,4 +1,4 @@
-"""``python -m tests.quantize.photographs``: what quantization leaves of EfficientNet-Lite0's answers to the demo's photographs.
+"""``python -m tests.quantize.photographs``: EfficientNet-Lite0 quantized, on the demo's photographs.
 
 For each way to calibrate: how many of the five photographs keep their likeliest class, how many of the five likeliest
 classes of each stay, and the cosine between the results and those in floats.  Calibrated on the photographs themselves.

@@ -45,7 +45,7 @@ def names(module: Module) -> list[str]:
 
 def dtypes_of(module: Module, name: str) -> list[str]:
     calls = relay.analysis.post_order_visit(module["main"])
-    return [c.args[0].type.dtype for c in calls if isinstance(c, Call) and getattr(c.op, "name", "") == name]
+    return [c.args[0].tensor_type.dtype for c in calls if isinstance(c, Call) and getattr(c.op, "name", "") == name]
 
 
 def rounded(values: np.ndarray, scale: float) -> np.ndarray:
@@ -135,6 +135,10 @@ def test_quantization_ends_at_the_mean_of_images() -> None:
     assert dtypes_of(quantized(network), "nn.conv2d") == ["int8", "float32"]
 
 
+def by_rows(x: Any, weight: np.ndarray) -> Any:
+    return relay.reshape(conv(x, weight), (4, 6, 6))
+
+
 NETWORKS: dict[str, Callable[[Any], Any]] = {
     "multiply by what is computed": lambda x: relay.nn.relu(conv(x, FILTERS)) * relay.sigmoid(x),
     "multiply by a mean of itself": lambda x: (lambda y: y * relay.nn.global_avg_pool2d(y))(conv(x, FILTERS)),
@@ -146,9 +150,7 @@ NETWORKS: dict[str, Callable[[Any], Any]] = {
     "cut": lambda x: relay.strided_slice(conv(x, FILTERS), [0, 1], [1, 3], axes=[0, 1]),
     "added from both sides": lambda x: relay.add(x, conv(x, FILTERS)) + relay.add(conv(x, OTHERS), x),
     "used twice": lambda x: (lambda y: conv(y, OTHERS) + y)(conv(x, FILTERS)),
-    "a product of two": lambda x: relay.nn.batch_matmul(
-        *[relay.reshape(conv(x, w), (4, 6, 6)) for w in (FILTERS, OTHERS)]
-    ),
+    "a product of two": lambda x: relay.nn.batch_matmul(by_rows(x, FILTERS), by_rows(x, OTHERS)),
     "a tuple": lambda x: relay.Tuple([conv(x, FILTERS), relay.exp(conv(x, OTHERS))]),
 }
 
@@ -251,7 +253,7 @@ def test_options_that_are_wrong_say_so() -> None:
     with qconfig(nbit_weight=4) as outer, qconfig(global_scale=2.0):
         assert relay.quantize.current_qconfig().nbit_weight == 8 and outer.get_nbit_by_kind(QAnnotateKind.WEIGHT) == 4
     assert relay.quantize.current_qconfig() == qconfig()
-    with pytest.raises(PassError, match="there is no operator 'nn.nothing'"):
+    with pytest.raises(PassError, match=r"there is no operator 'nn\.nothing'"):
         relay.quantize.register_annotate_function("nn.nothing", lambda *_: None)
 
 
@@ -270,7 +272,7 @@ def test_a_rule_of_a_script(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_left_of_a_photographs_classes() -> None:
-    """EfficientNet-Lite0, each tensor with one scale: the classes that ``python -m tests.quantize.photographs`` prints."""
+    """EfficientNet-Lite0, each tensor with one scale: what ``python -m tests.quantize.photographs`` counts."""
     module, params = network()
     plain = results(module, params)
     first, shared, cosines = kept(plain, results(quantized_network(module, params, **WAYS["percentile, max"]), {}))
