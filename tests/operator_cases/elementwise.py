@@ -187,7 +187,7 @@ def simulated_quantize(name: str, draw: Draw, dtype: str) -> Case:
     scale, steps = draw.choice((0.125, 0.5, 2.0)), draw.integer(1, 40)
     data = np.round(draw.array(draw.shape(), dtype, -50, 50) * 4) / 4 * scale
     bounds = [np.asarray(value).astype(dtype) for value in (scale, -steps, steps)]
-    return case(name, data.astype(dtype), *bounds, kind=draw.integer(0, 3), sign=True)
+    return case(name, np.asarray(data).astype(dtype), *bounds, kind=draw.integer(0, 3), sign=True)
 
 
 @generator("qnn.dequantize")
