@@ -38,7 +38,6 @@ from minitvm.ir.loop import (
     seq,
     stmt_children,
     stmt_exprs,
-    walk_exprs,
 )
 from minitvm.ir.loop.affine import Ranges, counter, depends_on, loads
 
@@ -78,15 +77,22 @@ def in_blocks(body: Stmt) -> Stmt:
     Sums in memory of a thread's own are seen, of products (``fma``, :class:`Mma`) as well; one that is carried from
     step to step in a way other than by an addition is not.
     """
-    return _walk(body, {})[0] if _most(body) > LONGEST else body
+    return _walk(body, {})[0] if _longest(body, {}, ()) > LONGEST else body
 
 
-def _most(stmt: Stmt) -> float:
-    """Iterations around one place, as far as they run in order."""
-    inside = max(map(_most, stmt_children(stmt)), default=1)
-    if not isinstance(stmt, For) or stmt.kind not in _ORDERED:
-        return inside
-    return inside * max(1, stmt.extent.value) if isinstance(stmt.extent, Const) else math.inf
+def _longest(stmt: Stmt, ranges: Ranges, around: tuple[tuple[LoopVar | Buffer, float], ...]) -> float:
+    """The terms at most that an element of some memory below takes, all memory added up; ``around`` are loops, with
+    their iterations, and memory, the outermost first."""
+    match stmt:
+        case For(var, extent, _, kind):
+            around = (*around, (var, _times(stmt, ranges) if kind in _ORDERED else 1.0))
+            ranges = {**ranges, var: counter(extent, ranges)}
+        case Alloc(buffer):
+            around = (*around, (buffer, 1.0))
+        case Store(sums, index) | Mma(sums, index) | Wgmma(sums, index) if (sums, 1.0) in around:
+            inside, varies = around[around.index((sums, 1.0)) :], frozenset().union(*(i.mentions for i in index))
+            return math.prod((n for one, n in inside if one not in varies), start=1 if isinstance(stmt, Store) else 16)
+    return sum(_longest(part, ranges, around) for part in stmt_children(stmt))
 
 
 def _walk(stmt: Stmt, ranges: Ranges) -> tuple[Stmt, _Effect]:
@@ -134,8 +140,7 @@ def _of(stmt: Stmt) -> _Effect:
         case Wgmma(sums, at, a, b):
             return _both({sums: _Adds(16.0, frozenset({at}))}, _read(*at, a, b))
         case Store(buffer, index, value):
-            own = Load(buffer, index)
-            terms = _terms(value, own) if is_float(buffer.dtype) else None
+            terms = _terms(value, Load(buffer, index)) if is_float(buffer.dtype) else None
             if terms is None:
                 return {**_read(*index, value), buffer: None}
             return _both({buffer: _Adds(1.0, frozenset({index}))}, _read(*index, *terms))
@@ -179,12 +184,9 @@ def _in_lanes(found: For, buffer: Buffer, adds: _Adds | None) -> _Adds | None:
 
 def _times(found: For, ranges: Ranges) -> float:
     """Iterations at most; infinite where they depend on a size that a run says."""
-    if isinstance(found.extent, Const):
-        return float(found.extent.value)
     high = counter(found.extent, ranges).high
-    if high is not None:
-        return float(high + 1)
-    return math.inf if any(isinstance(node, Size) for node in walk_exprs(found.extent)) else 1.0
+    unknown = math.inf if any(isinstance(one, Size) for one in found.extent.mentions) else 1.0
+    return unknown if high is None else float(high + 1)
 
 
 def _is_kept(buffer: Buffer) -> bool:
@@ -233,7 +235,6 @@ def _everywhere(buffer: Buffer, adds: _Adds, body: Callable[[tuple[LoopExpr, ...
     stmt = body(tuple(var for var, _ in loops))
     small = math.prod(buffer.shape[: -1 if adds.vector else None]) <= _WRITTEN_OUT
     for number, (var, extent) in enumerate(reversed(loops)):
-        lanes = adds.vector and number == 0
-        kind = LoopKind.VECTORIZED if lanes else LoopKind.UNROLLED if small else LoopKind.SERIAL
-        stmt = For(var, Const(extent), stmt, kind)
+        kind = LoopKind.UNROLLED if small else LoopKind.SERIAL
+        stmt = For(var, Const(extent), stmt, LoopKind.VECTORIZED if adds.vector and not number else kind)
     return stmt
