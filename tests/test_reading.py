@@ -18,9 +18,9 @@ PAGE = pathlib.Path(minitvm.__file__).parents[1] / "docs" / "reading.md"
 MOST_STOPS = 12
 LARGE = 1100
 """Lines of code of a room that the page does not leave out."""
-MOST_FILES, MOST_LINES = 77, 7_035
+MOST_FILES, MOST_LINES = 76, 6_895
 """From graph to LLVM text: what has nothing to do with a convolution is asked for before it is entered."""
-MOST_FILES_IN_ALL, MOST_LINES_IN_ALL = 122, 9_960
+MOST_FILES_IN_ALL, MOST_LINES_IN_ALL = 121, 9_820
 """From the model to its result, lines of functions.  They only shrink."""
 
 

@@ -311,9 +311,9 @@ def parallel(kernel: Kernel, loop: LoopName) -> Kernel:
     return _with_kind(kernel, found, LoopKind.PARALLEL)
 
 
-def bind(kernel: Kernel, loop: LoopName, kind: LoopKind) -> Kernel:
+def bind(kernel: Kernel, loop: LoopName, kind: LoopKind | str) -> Kernel:
     """One block or one thread of a GPU per iteration."""
-    found = find_loop(kernel, loop)
+    found, kind = find_loop(kernel, loop), LoopKind(kind)
     if kind not in _BOUND:
         raise ScheduleError(f"a loop is bound to a block or a thread, not to {kind.value}")
     every = [f for f in loops(kernel) if f.kind is kind]

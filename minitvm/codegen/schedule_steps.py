@@ -136,9 +136,7 @@ class Steps:
         return self
 
     def _take(self, function: Callable[..., Kernel], args: Sequence[Any], line: Step) -> Made:
-        kinds = _annotations(function, len(args))
-        given = [LoopKind(a) if kind is LoopKind else a for a, kind in zip(args, kinds, strict=True)]
-        self.kernel, new = _named(function(self.kernel, *given), {*_things(self.kernel)}, line.made)
+        self.kernel, new = _named(function(self.kernel, *args), {*_things(self.kernel)}, line.made)
         self.steps.append(Step(line.name, line.args, line.keywords, tuple([x.name for x in new])))
         variables = tuple(x for x in new if isinstance(x, LoopVar))
         return Made(variables, tuple(x for x in new if isinstance(x, Buffer)))
@@ -158,14 +156,6 @@ class Steps:
 def replay(plain: Kernel, steps: Iterable[Step | str]) -> Steps:
     """The plain loops after steps, given as they were recorded or as lines."""
     return Steps(plain).replay(steps)
-
-
-@lru_cache(maxsize=64)
-def _annotations(function: Callable[..., Kernel], count: int) -> list[Any]:
-    """What the arguments behind the kernel are."""
-    _, *parameters = _signature(function).parameters.values()
-    kinds = [p.annotation for p in parameters]
-    return kinds[:count] + kinds[-1:] * (count - len(kinds))
 
 
 def _names(kernel: Kernel) -> set[str]:

@@ -199,11 +199,18 @@ def _cut_apart(graph: dict[Expr, Node], groups: dict[Expr, Group], fusing: _Fusi
     def users(expr: Expr) -> list[Expr]:
         return [user.expr for user, _ in graph[expr].outputs if groups[user.expr] is groups[expr]]
 
+    def repeats(expr: Expr) -> bool:
+        """True if what an expression reads, or is, may be computed at several places of its group."""
+        op = expr.op if isinstance(expr, Call) else None
+        once = isinstance(op, Op) and op.fusion is not Fusion.INJECTIVE and not op.read_again
+        return groups[expr].size > 1 and not (once and len(users(expr)) <= 1)
+
+    found = {groups[expr] for expr in graph if repeats(expr)}
+    if not found:
+        return
     cutting, whole = Cutting(users, max_copies), dict(groups)
     for node in reversed(graph.values()):
-        if whole[node.expr].size == 1:
-            continue
-        reason = cutting.visit(node.expr)
+        reason = cutting.visit(node.expr) if whole[node.expr] in found else ""
         if reason:
             fusing.note(node, None, reason, again=True)
     made = {root: whole[root] for root in cutting.home.values() if whole[root].root is root}
