@@ -57,7 +57,7 @@ def split_open(walk: Walk) -> list[Walk]:
     """Walks over parts of an axis as long as only a run says, or one with two axes in its place; none where no
     condition changes along it, nor an index divides by what it has."""
     opened = {var: extent for var, extent in walk.loops if not isinstance(extent, int)}
-    return _cut(walk, opened) or _divided(walk, opened) if opened else []
+    return _cut(walk, opened) or _divided(walk, opened)
 
 
 def _divided(walk: Walk, opened: Mapping[LoopVar, Dim]) -> list[Walk]:

@@ -166,7 +166,7 @@ def split_open(walk: Walk) -> list[Walk]:
 
 
 def _split(walk: Walk) -> list[Walk]:
-    pieces = split_open(walk)
+    pieces = [] if all(isinstance(n, int) for _, n in walk.loops) else split_open(walk)
     if not pieces and (found := _divided(walk)):
         pieces = walk.split(*found)
     return [part for piece in pieces for part in _split(piece)] or [walk]
