@@ -510,8 +510,8 @@ class AlterOpLayout(FunctionPass, opt_level=3, bound=SAME_PRODUCTS):
     def slides_over_pixels(self, call: Call, tiled: Expr) -> bool:
         """True if a convolution over open pixels becomes a direct one over blocks of channels, which takes images of
         any size; at that of the first run.  ``tiled``: the one over its tiles that Winograd's would stand for."""
-        op, runs = call.op, PassContext.current().pass_enabled(self.info)
-        if not runs or not isinstance(op, Conv2d) or not is_over_open_pixels(call):
+        runs = PassContext.current().pass_enabled(self.info)
+        if not runs or not is_over_open_pixels(call):
             return False
         with unheard(), span_scope(call.span):
             site = _usual_site(call)

@@ -148,7 +148,7 @@ def applied(op: BinaryOp, expr: Expr, factor: np.ndarray) -> Expr:
 def beside(call: Call, scale: np.ndarray) -> np.ndarray:
     """The scale of a sum's result as it applies to what is added: a vector beside a bias, without leading ones."""
     axis = bias_axis(call)
-    if axis is not None:
+    if axis is not None and scale.size > 1:
         return per_channel(scale, call.tensor_type, (axis,))
     return scale.reshape(scale.shape[min(varying(scale.shape), default=scale.ndim) :])
 

@@ -16,6 +16,7 @@ import importlib
 import json
 import re
 import sys
+import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -375,7 +376,7 @@ class Noting:
             arrays = module_constants(module)
             if sum(a.nbytes for a in arrays.values()) <= FEW_BYTES:
                 kept = {n: [a.dtype.name, list(a.shape), _values(a)] for n, a in arrays.items()}
-                self.found[key] = Case(name, config, re.sub(r" /\*.*?\*/", "", module.astext()), kept)
+                self.found[key] = Case(name, config, _text(module), kept)
 
 
 def _values(array: np.ndarray) -> Any:
@@ -456,6 +457,47 @@ def _decided(found: Sequence[Case]) -> list[set[own_guards.Guard]]:
         seen.append(set())
         case.outcomes()
     return seen
+
+
+def search(found: Sequence[Case], seconds: float) -> Iterator[Case]:
+    """Modules that differ in one to three things from those of cases, where a guard decides that does in few others."""
+    count, current, rng = Counter[own_guards.Guard](), set[own_guards.Guard](), np.random.default_rng()
+
+    def noted(path: Path, number: int, stand_in: bool, value: Any) -> Any:
+        if bool(value) != stand_in:
+            current.add((path, number))
+        return value
+
+    own_guards.note(own_guards.files_of([]), noted)
+    for case in found:
+        current.clear()
+        case.outcomes()
+        count.update(current)
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        case = found[rng.integers(len(found))]
+        other = _further(case.module, int(rng.integers(1, 4)), rng)
+        current.clear()
+        if other is None or case.outcome(other).startswith("!") or not any(count[guard] < ENOUGH for guard in current):
+            continue
+        arrays = module_constants(other)
+        kept = {n: [a.dtype.name, list(a.shape), _values(a)] for n, a in arrays.items()}
+        count.update(current)
+        yield Case(case.step, case.config, _text(other), kept)
+
+
+def _further(module: Module, steps: int, rng: np.random.Generator) -> Module | None:
+    for _ in range(steps):
+        try:
+            other = CHANGES[rng.integers(len(CHANGES))](module.main, rng)
+            module = InferType()(module.with_function("main", other)) if other is not None else module
+        except (MiniTVMError, ValueError, TypeError, ArithmeticError, IndexError):
+            return None
+    return module
+
+
+def _text(module: Module) -> str:
+    return re.sub(r" /\*.*?\*/", "", module.astext())
 
 
 if __name__ == "__main__":

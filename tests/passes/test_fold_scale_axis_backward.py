@@ -174,3 +174,12 @@ def test_a_layer_of_no_inputs_takes_no_scale() -> None:
     text = 'def @main(%x: Tensor[(2, 0), float32]) { multiply(nn.dense(%x, meta["w"]), meta["s"]) }'
     constants = {"w": np.ones((3, 0), "float32"), "s": np.array([2, 3, 4], "float32")}
     check_unchanged(BackwardFoldScaleAxis(), text, constants=constants)
+
+
+def test_one_scale_behind_a_bias_along_an_open_dimension() -> None:
+    text = """def @main(%x: Tensor[(1, 1, n, n), float32], %b: Tensor[(n,), float32]) {
+      %0 = nn.conv2d(%x, const([[[[1.5]]]], float32));
+      multiply(nn.bias_add(%0, %b, axis=3), const([[[0.5]]], float32))
+    }"""
+    module = run(BackwardFoldScaleAxis(), text)
+    assert "multiply" not in str(module).split("nn.bias_add")[1]
