@@ -88,6 +88,7 @@ def test_the_four_calls_on_the_stand_in(tmp_path: pathlib.Path) -> None:
         (tmp_path / name).chmod(0o755)
     environment = standin.environment(arch=90)
     environment |= {"PATH": f"{tmp_path}:{environment['PATH']}", "PYTHONPATH": str(pathlib.Path(__file__).parents[1])}
+    environment["PYTEST_ADDOPTS"] = "-p a_plug_in_of_the_caller_s"
     command = [sys.executable, "-c", DRY, str(tmp_path)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]

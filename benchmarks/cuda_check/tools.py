@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import pathlib
 import re
 import shutil
@@ -18,8 +19,9 @@ TESTS = pathlib.Path(__file__).parents[2] / "tests"
 
 
 def _run(command: Sequence[str]) -> tuple[int, str]:
-    """How a program ended, and all that it said, which is in the log as well."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    """How a program ended, and all that it said, which is in the log as well; pytest's options are the command's."""
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     print(done.stdout, file=sys.stderr)
     return done.returncode, done.stdout
 
