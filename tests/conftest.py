@@ -69,8 +69,16 @@ def _as_tests_need_it() -> Iterator[None]:
         yield
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the slow ones: those of ``tests/slow.txt``, as ``tests.durations`` measured them."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--more", action="store_true", help="run what is the same again on more models, too")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what is marked ``more``, unless asked for; marks the slow ones: those of ``tests/slow.txt``, as
+    ``tests.durations`` measured them."""
+    if not config.getoption("--more", False):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("more")])
+        items[:] = [item for item in items if not item.get_closest_marker("more")]
     slow = durations.slow_ones()
     for item in items:
         if durations.function_of(item.nodeid) in slow:

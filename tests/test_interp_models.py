@@ -105,7 +105,7 @@ def _once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MINITVM_POISON", "0")
 
 
-@pytest.mark.parametrize("level", [0, 1, 3])
+@pytest.mark.parametrize("level", [0, pytest.param(1, marks=pytest.mark.more), 3])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_kernel(name: str, level: int) -> None:
     net = NETWORKS[name]()

@@ -29,7 +29,11 @@ WORKLOADS = (
 )
 ALL_LEVELS = ("mlp", "resnet18", "mobilenet_v2", "transformer")
 """Of the others, what lies between the lowest and the highest is made of the same layers."""
-MODELS = ("mtcnn_pnet", "mtcnn_onet", "all_minilm_l6_v2_int8w", "blazeface_back_256")
+MODELS = (
+    "mtcnn_pnet",
+    *(pytest.param(name, marks=pytest.mark.more) for name in ("mtcnn_onet", "all_minilm_l6_v2_int8w")),
+    "blazeface_back_256",
+)
 SHIPPED = Path(minitvm.__file__).parent / "demo_data" / "efficientnet_lite0.onnx"
 
 

@@ -45,7 +45,7 @@ def test_no_kernel_spills_all_fit_and_an_sm_holds_what_was_predicted(model: str,
 
 TENSOR = [
     ("float16", "sm_90", ("wgmma_f16_lines<", "cp_async<16>(")),
-    ("float16", "sm_80", ("mma_f16(", "ldmatrix_x4", "cp_async<16>(")),
+    pytest.param("float16", "sm_80", ("mma_f16(", "ldmatrix_x4", "cp_async<16>("), marks=pytest.mark.more),
     ("tf32", "sm_80", ("mma_tf32(", "cp_async<16>(")),
 ]
 

@@ -88,7 +88,9 @@ def test_recurrent_quantized_and_half_networks(name: str, tool: str | None, allo
 
 @pytest.mark.models
 @pytest.mark.skipif(not model_zoo.NAMES, reason=model_zoo.ABSENT)
-@pytest.mark.parametrize("name", ["all_minilm_l6_v2_int8w", "mtcnn_pnet", "silero_vad"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("all_minilm_l6_v2_int8w", marks=pytest.mark.more), "mtcnn_pnet", "silero_vad"]
+)
 def test_outputs_are_onnx_runtimes(name: str) -> None:
     given, expected = next(iter(model_zoo.feeds(name)))
     with warnings.catch_warnings():
@@ -98,7 +100,7 @@ def test_outputs_are_onnx_runtimes(name: str) -> None:
     assert max(model_zoo.excess(name, found[output], want) for output, want in expected.items()) <= 1
 
 
-STORED = ["mtcnn_rnet", "mtcnn_pnet", "mtcnn_onet", "silero_vad"]
+STORED = ["mtcnn_rnet", "mtcnn_pnet", pytest.param("mtcnn_onet", marks=pytest.mark.more), "silero_vad"]
 """Those that are quick; `cuda-sim --precision` has all."""
 ALLOWED = {"tf32": 5e-4, "float16": 1e-2}
 
