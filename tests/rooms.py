@@ -45,7 +45,7 @@ ROOMS = {
     "tvm": room(
         4_010, "tvm relay contrib context.pyi error.pyi instrument.pyi module.pyi nd.pyi parser.pyi transform.pyi"
     ),
-    "scopes": room(1_177, "scopes"),
+    "scopes": room(1_200, "scopes"),
     "torch": room(430, "torch"),
     "primer": room(1_000, "primer.py"),
     "testing": room(579, "testing"),

@@ -14,6 +14,7 @@ from minitvm.passes.canonicalize import InferType as PlainTypes
 from minitvm.passes.manager import ModulePass, PassContext
 from minitvm.passes.redundancy import DeadCodeElimination as PlainCode
 from minitvm.scopes import normal, prune
+from minitvm.scopes.groups import as_groups
 from minitvm.scopes.infer import infer, infer_module
 from minitvm.scopes.names import call_graph, linked, named, reached
 from minitvm.scopes.nodes import is_plain_module
@@ -89,11 +90,11 @@ class TypesOfScopes(OverScopes):
         self.info = replace(PlainTypes.info)
 
     def change(self, module: Module) -> Module:
-        return infer_module(module)
+        return as_groups(infer_module(module))
 
     def transform_module(self, module: Module, context: PassContext) -> Module:
         if is_plain_module(module):
-            return PlainTypes().transform(module, context)
+            return as_groups(PlainTypes().transform(module, context))
         return super().transform_module(module, context)
 
 

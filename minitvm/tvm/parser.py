@@ -28,6 +28,7 @@ from minitvm.ir.reader import _TOKEN as _OURS
 from minitvm.ir.reader import Constants, Token, tokenize
 from minitvm.ir.types import accepts
 from minitvm.runtime.param_dict import _load_array, _Reader
+from minitvm.scopes.groups import as_groups
 from minitvm.scopes.infer import infer, infer_module
 from minitvm.scopes.names import linked, named
 from minitvm.scopes.nodes import Global, Let, applied, conditional, declared, is_graph, is_plain_module
@@ -302,7 +303,7 @@ def parse(
         parser = _RelayParser(source, init_meta_table)
         parser.beside = {str(name): f for name, f in init_module.functions.items()} if init_module else {}
         made = Module(parser.module()) if parser.at("def") else Module.from_expr(parser.expression({}))
-        made = made if is_plain_module(made) else linked(infer_module(named(made)))
+        made = as_groups(made if is_plain_module(made) else linked(infer_module(named(made))))
     return made if init_module is None else Module({**init_module.functions, **made.functions})
 
 

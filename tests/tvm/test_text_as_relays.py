@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -181,3 +182,33 @@ def test_scripts_of_tvms_print_it(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "minitvm.tvm", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout.startswith('#[version = "0.0.5"]\ndef @main(%x: Tensor[(3), float32] /* ty=')
+
+
+def fused(body: Any) -> Module:
+    return FuseOps(2)(Module.from_expr(body))
+
+
+def test_fused_groups_are_relays() -> None:
+    """A group is ``fn`` with ``Primitive=1``, called in place; a group that a test writes by hand is the same graph."""
+    weight = relay.var("w", shape=(2, 3))
+    made = fused(relay.exp(relay.nn.dense(relay.add(relay.reshape(X, (1, 3)), relay.const(1.0)), weight, units=2)))
+    assert [re.sub(r" /\* ty=.*?\*/", "", line) for line in back(made).splitlines()] == [
+        "def @main(%x: Tensor[(3), float32], %w: Tensor[(2, 3), float32]) -> Tensor[(1, 2), float32] {",
+        "  %1 = fn (%p0: Tensor[(3), float32], Primitive=1) -> Tensor[(1, 3), float32] {",
+        "    %0 = reshape(%p0, newshape=[1, 3]);",
+        "    add(%0, 1f)",
+        "  };",
+        "  %2 = %1(%x);",
+        "  %4 = fn (%p01: Tensor[(1, 3), float32], %p1: Tensor[(2, 3), float32], Primitive=1)"
+        " -> Tensor[(1, 2), float32] {",
+        "    %3 = nn.dense(%p01, %p1, units=2);",
+        "    exp(%3)",
+        "  };",
+        "  %4(%2, %w)",
+        "}",
+    ]
+    p = relay.var("p")
+    group = relay.Function([p], relay.exp(relay.add(p, relay.const(1.0)))).with_attr("Primitive", 1)
+    expected = relay.testing.run_infer_type(relay.Function([X], group(X)))
+    assert_structural_equal(fused(relay.exp(relay.add(X, relay.const(1.0)))).main, expected)
+    assert "relay.reshape_only=1" in back(fused(relay.reshape(X, (1, 3))))

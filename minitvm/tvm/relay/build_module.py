@@ -10,14 +10,13 @@ import numpy as np
 from minitvm import driver
 from minitvm.driver.compile import optimize_for
 from minitvm.errors import ConfigError, InputError, IRError, listing, stage, warn
-from minitvm.ir.expr import Expr, Function, Module
+from minitvm.ir.expr import Expr, Function, Module, as_graph
 from minitvm.ir.types import TupleType, Type
 from minitvm.passes import FoldScaleAxis, bind_params
 from minitvm.passes.manager import PASSES, PassContext
 from minitvm.runtime.devices import Device, cpu
 from minitvm.runtime.executor import GraphModule
 from minitvm.runtime.library import Library
-from minitvm.scopes.lower import as_graph
 from minitvm.scopes.nodes import Global, free_vars, is_plain_module
 from minitvm.scopes.passes import InferType
 from minitvm.target import Target
@@ -80,7 +79,7 @@ def optimize(
     mod: Module | Function, target: str | Target | None = None, params: Mapping[str, Any] | None = None
 ) -> tuple[Module, dict[str, np.ndarray]]:
     """The module after all passes that ``build`` would run, with ``params`` bound, so that none are left of them."""
-    given = as_graph(Module(mod) if isinstance(mod, Function) else mod)
+    given = as_graph(mod)
     backend = driver.backend_for(_target(target), None)
     return optimize_for(backend, given, dict(params or {})), {}
 

@@ -31,6 +31,7 @@ from minitvm.ir.types import FuncType, TensorType, TupleType, Type
 from minitvm.ir.visitor import children, held_functions, substitute
 from minitvm.runtime.param_dict import _save_array
 from minitvm.scopes import nodes as scopes
+from minitvm.scopes.groups import relays_attributes
 from minitvm.scopes.nodes import Apply, Binding, Global, Let, free_vars
 from minitvm.tvm.relay import forms
 from minitvm.tvm.relay.operators import signatures
@@ -152,7 +153,7 @@ class _RelayText(_Printer):
 
     def signature_and_body(self, function: Function, scope: _Scope) -> str:
         params = [self.declare(p, scope) for p in function.params]
-        attrs = [f"{name}={_attribute(value)}" for name, value in function.attrs.items()]
+        attrs = [f"{name}={_attribute(value)}" for name, value in relays_attributes(function).items()]
         known = function.body.checked_type is not None and self.show_types
         result = f" -> {type_text(function.body.checked_type)}" if known else ""
         lines = self.block(function.body, scope)
