@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Protocol
 
 import numpy as np
 
 from minitvm.errors import listing
+from minitvm.ort.again import Again
 from minitvm.ort.errors import BindingError
 from minitvm.ort.values import OrtValue, array_at, device_named, held, value_of
 from minitvm.runtime.checks import unknown_name
@@ -38,6 +39,11 @@ class _Out:
         return self.device == HOST.device
 
 
+@cache
+def _new_memory(device_type: str, device_id: int) -> _Out:
+    return _Out(device_named(device_type, device_id))
+
+
 class IOBinding:
     """What :meth:`InferenceSession.run_with_iobinding` reads and writes.
 
@@ -54,6 +60,10 @@ class IOBinding:
         self._bound: dict[str, _Out] = {}
         self._known: _Layout | None = None
         self._results: list[OrtValue] = []
+        self._new: dict[str, Any] = {}
+        """Inputs that were bound since the last run."""
+        self._again: Again | None = None
+        """What runs it as it ran last."""
 
     # --- inputs ---
 
@@ -74,10 +84,11 @@ class IOBinding:
     def _feed(self, name: str, value: Any) -> None:
         if name not in self._inputs:
             raise _unknown(name, self._inputs, "input")
-        self._feeds[name] = value
+        self._feeds[name] = self._new[name] = value
 
     def clear_binding_inputs(self) -> None:
         self._feeds.clear()
+        self._again = None
 
     def synchronize_inputs(self) -> None:
         """Nothing is begun that a run does not wait for."""
@@ -94,10 +105,10 @@ class IOBinding:
         buffer_ptr: int | None = None,
     ) -> None:
         """A result in new memory of a device, or in the memory at an address."""
-        where = device_named(device_type, device_id)
         if buffer_ptr is None:
-            self._want(name, _Out(where))
+            self._want(name, _new_memory(device_type, device_id))
             return
+        where = device_named(device_type, device_id)
         if element_type is None or shape is None:
             raise BindingError("a buffer needs 'element_type' and 'shape'")
         self._want(name, _Out(where, OrtValue(array_at(buffer_ptr, shape, element_type, where), where)))
@@ -110,12 +121,12 @@ class IOBinding:
             raise _unknown(name, self._outputs, "output")
         before, self._bound[name] = self._bound.get(name), out
         if before is None or before.value is not out.value:
-            self._known = None
+            self._known = self._again = None
         self._results = []  # whose memory the next run may have, if nobody else holds it
 
     def clear_binding_outputs(self) -> None:
         self._bound.clear()
-        self._known, self._results = None, []
+        self._known, self._again, self._results = None, None, []
 
     def synchronize_outputs(self) -> None:
         """A run has ended when it returns."""
@@ -153,6 +164,7 @@ class IOBinding:
     def _take(self, results: Sequence[Any]) -> None:
         """Keep what a run made of the outputs that are bound."""
         layout = self._layout
+        self._new.clear()
         self._results = found = layout.values.copy()
         for at, name in layout.rest:
             found[at] = _kept(self._bound[name], results[self._outputs[name]])

@@ -22,6 +22,7 @@ from minitvm.errors import LibraryError, MiniTVMError, TypeInferenceError, Unkno
 from minitvm.frontend import ModelDescription, ValueDescription, keep_files
 from minitvm.ir.decision import Decision
 from minitvm.ir.types import STRING, MapType, SequenceType, TensorType, as_shape
+from minitvm.ort.again import Again
 from minitvm.ort.declared import check_declared, check_given, declared_shapes, with_values
 from minitvm.ort.growing import Growing
 from minitvm.ort.plain import Plain
@@ -34,6 +35,7 @@ from minitvm.runtime.code import code_for
 from minitvm.runtime.devices import HOST, Device, Memory, device_of, memory_of
 from minitvm.runtime.direct import AS_EVER, How
 from minitvm.runtime.graph import HostCall
+from minitvm.runtime.lasting import Lasting
 from minitvm.runtime.library import Library
 from minitvm.runtime.specialised import Specialisations, Specialised
 from minitvm.target import Target
@@ -227,12 +229,25 @@ class Compiling:
             results = found.run(checked, how)
         except DoesNotFit as error:
             return self._run_otherwise(found, checked, how, error)
+        self.has_run(found, checked)
+        return results
+
+    def has_run(self, found: Specialised, feeds: Mapping[str, Any]) -> None:
+        """Kernels of their own are compiled for shapes that are worth it."""
         if found.is_worth(self._cost, self._options.specialise_after):
             with self._lock:
                 self.worker = self.worker or ThreadPoolExecutor(1, "minitvm-beside")
             with contextlib.suppress(RuntimeError):  # the process is ending
-                self.worker.submit(self._compile_beside, {name: checked[name].shape for name in self._tensors})
-        return results
+                self.worker.submit(self._compile_beside, {name: feeds[name].shape for name in self._tensors})
+
+    def again(self, feeds: dict[str, Any], into: Mapping[int, np.ndarray]) -> Again | None:
+        """What runs bound inputs and results as the last run did; ``None`` where each run looks at all of them."""
+        plain, opened = self._plain or (None, None)
+        values = None if plain is None or self._by_value else plain.values(feeds)
+        is_grown = self._growing is not None and into
+        if plain is None or opened is None or values is None or is_grown:
+            return None
+        return Again.of(self, Lasting(feeds, into), plain, self.at(opened, values, feeds))
 
     def found(self, feeds: Mapping[str, Any]) -> tuple[Specialised, dict[str, Any]]:
         """What runs these inputs, and the inputs as it takes them; raises what :meth:`run` raises."""
@@ -279,6 +294,10 @@ class Compiling:
         values = None if plain is None or self._by_value else plain.values(feeds)
         if values is None or opened is None:
             return None if values is None else self._only
+        return self.at(opened, values, feeds)
+
+    def at(self, opened: Bound, values: Mapping[str, int], feeds: Mapping[str, Any]) -> Specialised | None:
+        """What runs at these values of the symbols of a library for all shapes; ``None`` where it does not fit."""
         for name, declared in self._declared.items():
             check_declared(name, feeds[name].shape, declared)
         key = tuple([feeds[name].shape for name in self._tensors])

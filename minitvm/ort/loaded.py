@@ -59,6 +59,9 @@ class Loaded:
         library, checked = self.found(feeds)
         return library.call(checked, how)
 
+    def again(self, feeds: Mapping[str, Any], into: Mapping[int, Any]) -> None:
+        """Each run looks at all that is bound."""
+
     def found(self, feeds: Mapping[str, Any]) -> tuple[Library, dict[str, Any]]:
         """What runs these inputs, and the inputs as it takes them."""
         known = [value.name for value in self.description.inputs]

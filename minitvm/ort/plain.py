@@ -16,42 +16,60 @@ class Plain:
     exactly numpy's arrays, of the dtypes and shapes that are expected.  Many have one type, as a decoder's caches."""
 
     def __init__(self, types: Mapping[str, Leaf]) -> None:
-        names: dict[TensorType, list[str]] = {}
+        like: dict[TensorType, tuple[Any, tuple[int | str, ...]]] = {}
+        self._like: dict[str, tuple[Any, tuple[int | str, ...]]] = {}
         for name, type_ in types.items():
             if isinstance(type_, TensorType) and is_numeric(type_) and not any(map(_is_unknown, type_.shape)):
-                names.setdefault(type_, []).append(name)
+                dims = tuple([dim.atom.of[0] if isinstance(dim, SymbolicDim) else dim for dim in type_.shape])
+                self._like[name] = like.setdefault(type_, (numpy_dtype(type_.dtype), dims))
         self._count = len(types)
-        self._types = [(some, numpy_dtype(type_.dtype), type_.shape) for type_, some in names.items()]
+        named: dict[str, set[str]] = {}
+        for name, (_, dims) in self._like.items():
+            for symbol in (dim for dim in dims if isinstance(dim, str)):
+                named.setdefault(symbol, set()).add(name)
+        self._named: Mapping[str, set[str]] = named
+        """By symbol, the inputs whose types name it."""
 
     def values(self, feeds: Any) -> dict[str, int] | None:
         """What the symbols of the types stand for; ``None`` where the inputs have to be looked at more closely."""
         if type(feeds) is not dict or len(feeds) != self._count:
             return None
+        found = self._some(feeds)
+        return None if found is None else {symbol: found[symbol] for symbol in self._named}
+
+    def _some(self, feeds: Mapping[str, Any]) -> dict[str, int] | None:
+        """Of the symbols that the types of these inputs name."""
         found: dict[str, int] = {}
-        seen = 0
-        for names, dtype, dims in self._types:
-            shape = None
-            for name in names:
-                value = feeds.get(name)
-                if type(value) is not np.ndarray or value.dtype is not dtype:
+        like = shape = None
+        for name, value in feeds.items():
+            own = self._like.get(name)
+            if own is None or type(value) is not np.ndarray or value.dtype is not own[0]:
+                return None
+            if own is not like or value.shape != shape:
+                like, shape = own, value.shape
+                if not _are(shape, own[1], found):
                     return None
-                if value.shape != shape:
-                    if shape is not None or not _are(value.shape, dims, found):
-                        return None
-                    shape = value.shape
-            seen += len(names)
-        return found if seen == self._count else None
+        return found
+
+    def values_with(self, new: Mapping[str, Any], before: Mapping[str, int]) -> Mapping[str, int] | None:
+        """:meth:`values` where these inputs are given anew and others as ``before``, which is returned where nothing
+        else follows."""
+        found = self._some(new)
+        if found is None or found.items() <= before.items():
+            return None if found is None else before
+        other = [symbol for symbol, size in found.items() if before[symbol] != size]
+        return {**before, **found} if all(new.keys() >= self._named[symbol] for symbol in other) else None
 
 
 def _is_unknown(dim: Dim) -> bool:
     return isinstance(dim, SymbolicDim) and dim.is_anonymous
 
 
-def _are(shape: tuple[int, ...], dims: tuple[Dim, ...], found: dict[str, int]) -> bool:
+def _are(shape: tuple[int, ...], dims: tuple[int | str, ...], found: dict[str, int]) -> bool:
     """True if it is the shape of such dimensions; adds what symbols stand for that nobody has found yet."""
     if len(shape) != len(dims):
         return False
     for extent, dim in zip(shape, dims, strict=True):
-        if extent != (found.setdefault(dim.atom.of[0], extent) if isinstance(dim, SymbolicDim) else dim):
+        if extent != (found.setdefault(dim, extent) if dim.__class__ is str else dim):
             return False
     return True

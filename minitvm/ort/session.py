@@ -314,7 +314,7 @@ class InferenceSession:
         """Run with what is bound; the binding has the results then.  :class:`BindingError` where it does not fit."""
         into = iobinding._into()
         try:
-            results = self._results(iobinding._feeds, run_options, into)
+            results = self._bound_results(iobinding, run_options, into)
         except InputError as error:
             raise BindingError(error.message, where=error.where, hint=error.hint) from error
         iobinding._take(results)
@@ -343,6 +343,14 @@ class InferenceSession:
                 threading.excepthook(threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread())))
 
         _POOL.submit(job)
+
+    def _bound_results(self, bound: IOBinding, run_options: Any, into: Mapping[int, np.ndarray]) -> list[Any]:
+        again = bound._again if run_options is None and self._profiler is None else None
+        results = again.run(bound._new) if again is not None and again.engine is self._engine else None
+        if results is None:
+            results = self._results(bound._feeds, run_options, into)
+            bound._again = self._engine.again(bound._feeds, into)
+        return results
 
     def _results(
         self, feeds: Mapping[str, Any], run_options: Any, into: Mapping[int, np.ndarray] | None = None

@@ -16,6 +16,7 @@ import numpy as np
 from minitvm.errors import InputError, LibraryError
 from minitvm.frontend import ModelDescription, describe_importable, keep_files, load_model, with_inputs
 from minitvm.ir.decision import Decision
+from minitvm.ort.again import Again
 from minitvm.ort.compiling import CompileOptions, Compiling, write
 from minitvm.ort.declared import check_given
 from minitvm.runtime.direct import AS_EVER, How
@@ -88,6 +89,9 @@ class Varying:
 
     def run(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
         return self._form_of(feeds).run(feeds, how)
+
+    def again(self, feeds: dict[str, Any], into: Mapping[int, np.ndarray]) -> Again | None:
+        return self._form_of(feeds).again(feeds, into)
 
     def found(self, feeds: Mapping[str, Any]) -> tuple[Specialised, dict[str, Any]]:
         return self._form_of(feeds).found(feeds)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from minitvm.errors import InputError
-from minitvm.ir.dims import Dim, SymbolicDim, number
+from minitvm.ir.dims import FUNCTIONS, Dim, SymbolicDim, number
+from minitvm.ir.polynomials import Atom
 from minitvm.ir.types import Leaf, TensorType, symbols
 from minitvm.runtime.graph import Artifact, Graph, Host, workspace_slots
 from minitvm.runtime.memory import Planner, spread_limit
@@ -106,6 +107,34 @@ class Binder:
         except ValueError as error:
             raise DoesNotFit(f"dimension {error}") from None
 
+    def quick_sizes(self, values: Mapping[str, int]) -> Sizes | None:
+        """As :meth:`sizes_for`, by Python code of its own; ``None`` where that says no."""
+        try:
+            found = self._code(*[values[symbol] for symbol in self._order])
+        except (KeyError, ZeroDivisionError):
+            return None
+        if found is None or min(found, default=0) < 0:
+            return None
+        count = len(found) - len(self._asked)
+        return Sizes(values, found[:count], found[count:], self._types)
+
+    @cached_property
+    def _order(self) -> list[str]:
+        """The symbols that sizes are made of."""
+        facts = [dim for fact in self._artifact.assumed for dim in (fact.a, fact.b)]
+        dims = [dim for dim in (*self._types.dims, *self._asked, *facts) if isinstance(dim, SymbolicDim)]
+        return sorted({symbol.of[0] for dim in dims for symbol in dim.symbols()})
+
+    @cached_property
+    def _code(self) -> Callable[..., tuple[int, ...] | None]:
+        """All dimensions and what is asked for, of the symbols' values; nothing where a fact does not hold."""
+        names = {symbol: f"v{i}" for i, symbol in enumerate(self._order)}
+        sizes = "".join(f"{python_of(dim, names)}, " for dim in (*self._types.dims, *self._asked))
+        facts = [f"{python_of(f.a, names)} {f.relation} {python_of(f.b, names)}" for f in self._artifact.assumed]
+        text = f"lambda {', '.join(names.values())}: ({sizes}) if {' and '.join(facts) or 'True'} else None"
+        found: Callable[..., tuple[int, ...] | None] = eval(text, dict(_OF_NUMBERS))
+        return found
+
     def _values(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
         """What symbols stand for."""
         found: dict[str, int] = {}
@@ -168,6 +197,24 @@ class Binder:
         return found
 
 
+_OF_NUMBERS = {name: function for name, function in FUNCTIONS.items() if name.isidentifier()} | {"min": min, "max": max}
+
+
+def python_of(dim: Dim, names: Mapping[str, str]) -> str:
+    """A dimension as Python computes it, of symbols by these names."""
+    if isinstance(dim, int):
+        return f"({dim})"
+    products = (" * ".join([str(factor), *(_atom(atom, names) for atom in m)]) for m, factor in dim.terms)
+    return f"({' + '.join(products)})"
+
+
+def _atom(atom: Atom, names: Mapping[str, str]) -> str:
+    if atom.kind == "symbol":
+        return names[atom.of[0]]
+    a, b = (python_of(dim, names) for dim in atom.of)
+    return f"({a} // {b})" if atom.kind == "//" else f"{atom.kind}({a}, {b})"
+
+
 def _open_control(artifact: Artifact) -> Mapping[str, Host]:
     """The host calls that are choices or loops over sizes that have names."""
     if not artifact.hosts:
@@ -192,7 +239,7 @@ class _Types:
 
     def __init__(self, artifact: Artifact) -> None:
         self._graph = Graph(artifact.graph.nodes, artifact.graph.heads)
-        self._dims: dict[Dim, int] = {}
+        self.dims: dict[Dim, int] = {}
         tensors = (t for t in artifact.graph.entry_types if isinstance(t, TensorType) and symbols(t))
         self.numbers: Mapping[Leaf, int] = {type_: place for place, type_ in enumerate(dict.fromkeys(tensors))}
         self._shapes = [(tuple(map(self._place, t.shape)), t.dtype) for t in self.numbers]
@@ -207,11 +254,11 @@ class _Types:
     def _place(self, dim: Dim) -> int | SymbolicDim:
         if isinstance(dim, SymbolicDim) and dim.is_anonymous:
             return dim
-        return self._dims.setdefault(dim, len(self._dims))
+        return self.dims.setdefault(dim, len(self.dims))
 
     def extents(self, values: Mapping[str, int]) -> list[int]:
         """The dimensions as numbers; ``ValueError`` where one is none."""
-        return [dim if isinstance(dim, int) else number(dim, values) for dim in self._dims]
+        return [dim if isinstance(dim, int) else number(dim, values) for dim in self.dims]
 
     def at(self, place: int, dims: Sequence[int]) -> TensorType:
         """One with symbols for such numbers."""

@@ -6,22 +6,24 @@ a longer text, or a cache that grows, costs a look at the types and no plan.
 
 from __future__ import annotations
 
+import ctypes
+import operator
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, TypeAlias
 
 from minitvm import config
 from minitvm.errors import MiniTVMError
-from minitvm.ir.arrays import ALIGNMENT
-from minitvm.ir.types import Leaf
+from minitvm.ir.arrays import ALIGNMENT, address_of
+from minitvm.ir.types import Leaf, fits, numpy_dtype, symbols
 from minitvm.runtime.bind import Binder, Sizes
-from minitvm.runtime.direct import AS_EVER, DirectCall, How
+from minitvm.runtime.direct import AS_EVER, DirectCall, How, is_readable
 from minitvm.runtime.graph import Artifact, HostCall, Segment, steps_of
 from minitvm.runtime.instance import Instance
+from minitvm.runtime.lasting import Lasting
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """Of inputs, by name."""
@@ -39,6 +41,10 @@ def rounded_up(size: int) -> int:
     """The size that memory is planned for: the next of four steps between two powers of two."""
     step = 1 << max(0, size.bit_length() - 3)
     return -(-size // step) * step
+
+
+_WORDS = {4: ctypes.c_int32, 8: ctypes.c_int64}
+"""By bytes."""
 
 
 class Bound:
@@ -78,8 +84,13 @@ class Bound:
 
     def call(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
         """All results of a run of arrays that are right."""
-        room = self._plans.of(self.sizes)
+        room = self.room
         return list(self.library.call(feeds, how) if room is None else room.call(self.sizes, feeds, how))
+
+    @property
+    def room(self) -> SizePlan | None:
+        """The memory that runs find; ``None`` where they need a plan of their own."""
+        return self._plans.of(self.sizes)
 
 
 class OpenCall(DirectCall):
@@ -90,25 +101,83 @@ class OpenCall(DirectCall):
         heads = enumerate(map(opened.graph.type_of, opened.graph.heads))
         self._open = [(position, open_types[type_]) for position, type_ in heads if type_ in open_types]
         self._places = {place for _, place in self._open}
+        self._named = symbols(*(type_ for type_, place in open_types.items() if place in self._places))
         self._numbers = []
-        for name, symbols in opened.sizes.items():
-            numbers = instance.memory.empty((len(symbols),), "int64")
+        for name, asked in opened.sizes.items():
+            numbers = instance.memory.empty((len(asked),), "int64")
             instance.place_input(name, numbers)
-            self._numbers.append((numbers, symbols))
-        self._last: Mapping[str, int] = {}
+            self._numbers.append((numbers, asked))
+        self._checked = [(e, instance.types[e]) for e in (instance.graph.entry_id(c) for c, _ in instance.checks)]
+        self._checks: list[Any] = []
+        self._last: Mapping[str, int] | None = None
+        self._pointed: tuple[object, Any, list[Leaf]] | None = None
+        """Whose lasting arrays kernels were pointed at, with what has to be the same for them to find those: the memory
+        of all other values, the types of what is written."""
 
     def _is_bound(self, entry: int) -> bool:
         return True
 
     def run_at(self, sizes: Sizes, feeds: Mapping[str, Any], how: How) -> list[Any]:
-        if sizes.values != self._last:
-            self.instance.kept_is_right, self._last = False, sizes.values
-            for numbers, symbols in self._numbers:
-                numbers[...] = [sizes.values[symbol] for symbol in symbols]
-        types = {place: sizes.type_at(place) for place in self._places}
-        for position, place in self._open:
-            self._types[position] = types[place]
+        self._come_to(sizes)
+        self._pointed = None
         return self.run(feeds, how)
+
+    def run_again(self, sizes: Sizes, lasting: Lasting, new: Mapping[str, Any]) -> list[Any] | None:
+        """As :meth:`run_at`; ``None`` where what lasts cannot be read and written where it is."""
+        self._come_to(sizes)
+        whose, arena, types = self._pointed or (None, None, None)
+        written = [self._types[position] for position in lasting.into]
+        is_there = whose is lasting.token and arena is self.instance.arena and types == written
+        if is_there and self._changed.keys().isdisjoint(new) and all(map(lasting.allows, new.values())):
+            for name, array in new.items():
+                self._point(self._inputs[name], address_of(array))
+        elif self._can_point(lasting):
+            self._pointed = lasting.token, self.instance.arena, written
+            self._checks = [_WORDS[t.nbytes].from_address(self.instance.address(entry)) for entry, t in self._checked]
+        else:
+            self._pointed = None
+            return None
+        made = dict(lasting.written)
+        for owner in lasting.rest:
+            type_ = self._types[self._made_as[owner]]
+            made[owner] = array = self._results[owner].array(type_.static_shape, numpy_dtype(type_.dtype))
+            self._point(self._readers[owner], address_of(array))
+        self._run_quickly()
+        return [made[owner] for owner in self._as_made if owner is not None]
+
+    def _run_quickly(self) -> None:
+        """As the instance runs, but that what its checks found is looked at where it lies."""
+        instance = self.instance
+        instance.has_run = False
+        for step in instance.steps:
+            step()
+        if any(check.value for check in self._checks):
+            instance.finish()
+        instance.has_run = True
+
+    def _can_point(self, lasting: Lasting) -> bool:
+        """Points kernels at all that lasts; false where some of it has to be copied, or does not fit."""
+        feeds, into = lasting.feeds, lasting.into
+        are_right = all(map(is_readable, feeds.values())) and None not in self._as_made
+        are_right = are_right and all(type_.nbytes in _WORDS for _, type_ in self._checked)
+        if not are_right or not all(fits(array, self._types[position]) for position, array in into.items()):
+            return False
+        lasting.written = self._placed(feeds, into)
+        lasting.rest = [owner for owner in self._results if owner not in lasting.written]
+        self._taken(feeds)
+        return len(lasting.written) == len(into)
+
+    def _come_to(self, sizes: Sizes) -> None:
+        if sizes.values == self._last:
+            return
+        values, before = sizes.values, self._last or {}
+        self.instance.kept_is_right, self._last = False, values
+        for numbers, asked in self._numbers:
+            numbers[...] = [values[symbol] for symbol in asked]
+        if not before or any(values.get(symbol) != before.get(symbol) for symbol in self._named):
+            types = {place: sizes.type_at(place) for place in self._places}
+            for position, place in self._open:
+                self._types[position] = types[place]
 
 
 class Arenas:
@@ -121,20 +190,20 @@ class Arenas:
     def __init__(self) -> None:
         self._idle: list[Any] = []
 
-    @contextmanager
-    def lent(self, instance: Instance) -> Iterator[None]:
-        """The instance lies in memory that nobody else has meanwhile."""
+    def taken(self, instance: Instance) -> Any:
+        """Memory that the instance lies in and nobody else has, until it is given back."""
         arena, nbytes = None, instance.plan.nbytes + ALIGNMENT
         while arena is None or arena.nbytes < nbytes:  # what is too small for a run is for nobody
             try:
                 arena = self._idle.pop()
             except IndexError:
                 arena = instance.memory.empty((nbytes + min(nbytes, self.ROOM),), "uint8")
-        instance.lie_in(arena)
-        try:
-            yield
-        finally:
-            self._idle.append(arena)
+        if arena is not instance.arena:
+            instance.lie_in(arena)
+        return arena
+
+    def give_back(self, arena: Any) -> None:
+        self._idle.append(arena)
 
 
 @dataclass
@@ -145,6 +214,7 @@ class SizePlan:
     sizes: Sizes
     _arenas: Arenas
     _make: Callable[[Planned], OpenCall]
+    _quick: Callable[[Mapping[str, int]], Sizes | None]
     _idle: list[OpenCall] = field(default_factory=list)
 
     def call(self, sizes: Sizes, feeds: Mapping[str, Any], how: How) -> list[Any]:
@@ -152,10 +222,32 @@ class SizePlan:
             call = self._idle.pop()
         except IndexError:
             call = self._make(self.library)
+        arena = self._arenas.taken(call.instance)
         try:
-            with self._arenas.lent(call.instance):
-                return call.run_at(sizes, feeds, how)
+            return call.run_at(sizes, feeds, how)
         finally:
+            self._arenas.give_back(arena)
+            self._idle.append(call)
+
+    def grown(self, values: Mapping[str, int], before: Mapping[str, int]) -> Sizes | None:
+        """The sizes for values of which none is less than before; ``None`` where they need another plan."""
+        if not all(map(operator.ge, values.values(), before.values())):
+            return None
+        sizes = self._quick(values)
+        return sizes if sizes is not None and self.sizes.hold(sizes) else None
+
+    def call_again(self, sizes: Sizes, lasting: Lasting, new: Mapping[str, Any]) -> list[Any] | None:
+        """All results of a run of what lasts, of which these inputs are others than in the run before; ``None`` where
+        :meth:`call` has to look at all of it."""
+        try:
+            call = self._idle.pop()
+        except IndexError:
+            return None
+        arena = self._arenas.taken(call.instance)
+        try:
+            return call.run_again(sizes, lasting, new)
+        finally:
+            self._arenas.give_back(arena)
             self._idle.append(call)
 
 
@@ -221,7 +313,8 @@ class SizePlans:
     def _made(self, values: Mapping[str, int]) -> SizePlan | None:
         try:
             sizes = self._binder.sizes_of(values)
-            return SizePlan(self.library.like(self._binder.artifact(sizes)), sizes, self._arenas, self._call)
+            planned = self.library.like(self._binder.artifact(sizes))
+            return SizePlan(planned, sizes, self._arenas, self._call, self._binder.quick_sizes)
         except (MiniTVMError, ValueError):  # sizes that nobody asked for may be none, or too large
             return None
 

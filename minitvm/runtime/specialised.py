@@ -49,9 +49,12 @@ class Specialised:
             return self.library.call(feeds, how)
         start = time.perf_counter()
         results = self.library.call(feeds, how)
-        with self._counting:
-            self._runs, self._seconds = self._runs + 1, self._seconds + time.perf_counter() - start
+        self.count(time.perf_counter() - start)
         return results
+
+    def count(self, seconds: float) -> None:
+        with self._counting:
+            self._runs, self._seconds = self._runs + 1, self._seconds + seconds
 
     def is_worth(self, seconds: float, runs: int | None) -> bool:
         """True if kernels for these shapes alone are worth ``seconds``, or have been asked for after so many ``runs``:
