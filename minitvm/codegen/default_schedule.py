@@ -72,7 +72,7 @@ from minitvm.ir.loop import (
     walk_exprs,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import bounds, depends_on, loads, stride_along, vectorizes
+from minitvm.ir.loop.affine import bounds, loads, stride_along, vectorizes
 from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import outer_reductions
 from minitvm.target import MachineModel
@@ -494,7 +494,7 @@ def _lanes_along(found: For, machine: MachineModel) -> int:
     value, extent = found.body.value, trips(found) if isinstance(found.extent, Const) else None
     lanes = lanes_of(value, found.body.buffer.dtype, machine)
     strides = [stride_along(load.buffer, load.index, found.var) for load in loads(value)]
-    if lanes == 1 or not all(s in (0, 1) for s in strides) or not depends_on(value, found.var):
+    if lanes == 1 or not all(s in (0, 1) for s in strides) or found.var not in value.mentions:
         return 1
     if extent is None or extent * 2 <= lanes:
         return lanes * _IN_FLIGHT if extent is None else 1

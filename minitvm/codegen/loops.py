@@ -35,6 +35,7 @@ from minitvm.ir.loop import (
     as_index,
     binary,
     const,
+    dim_of,
     intrin,
     loop,
     map_expr,
@@ -46,7 +47,6 @@ from minitvm.ir.loop import (
     seq,
     summary,
 )
-from minitvm.ir.loop.affine import depends_on
 from minitvm.ir.loop.builder import LoopBuilder
 from minitvm.ir.op import identity_of
 
@@ -140,23 +140,25 @@ def split(found: For, factor: int, tail: str = "peel", each: Callable[[For], Stm
     ``tail`` says what becomes of iterations that are left over: peeling (a loop of their own), a guard, or a shorter
     inner loop.  ``each`` makes something else of the inner loop, and of the one of what is left over (``"peel"``).
     """
-    name, extent = found.var.name, trips(found)
-    whole, rest = divmod(extent, factor)
+    name, extent = found.var.name, dim_of(found.extent)
+    assert extent is not None
+    whole = extent // factor
+    rest = extent - whole * factor
     outer, inner = LoopVar(f"{name}_outer"), LoopVar(f"{name}_inner")
     at = outer * factor + inner
     body = bind_vars(found.body, {found.var: at})
     count: LoopExpr = Const(factor)
-    if rest and tail == "guard":
-        body = If(at < extent, body)
-    elif rest and tail == "shorter":
-        count = minimum(factor, extent - outer * factor)
-    rounds = whole if tail == "peel" else -(-extent // factor)
-    main = For(outer, Const(rounds), each(For(inner, count, body)), found.kind) if rounds else None
-    if not rest or tail != "peel":
+    if rest != 0 and tail == "guard":
+        body = If(at < found.extent, body)
+    elif rest != 0 and tail == "shorter":
+        count = minimum(factor, found.extent - outer * factor)
+    rounds = whole if tail == "peel" else ceil_divide(extent, factor)
+    main = For(outer, as_index(rounds), each(For(inner, count, body)), found.kind) if rounds != 0 else None
+    if rest == 0 or tail != "peel":
         return seq(main)
     var = LoopVar(f"{name}_tail")
     last = fresh_vars(found.body, {found.var: var + whole * factor})
-    return seq(main, each(For(var, Const(rest), last, found.kind)))
+    return seq(main, each(For(var, as_index(rest), last, found.kind)))
 
 
 def fused(loops: Loops, body: Stmt, name: str, kind: LoopKind = LoopKind.SERIAL) -> For:
@@ -215,11 +217,11 @@ def lanes(found: For, kind: LoopKind = LoopKind.VECTORIZED) -> Stmt:
         match stmt:
             case Seq(stmts):
                 return seq(*map(walk, stmts))
-            case For(inner, extent, body, inside) if not depends_on(extent, var) and (
+            case For(inner, extent, body, inside) if var not in extent.mentions and (
                 last or inside is not LoopKind.VECTORIZED
             ):
                 return For(inner, extent, walk(body), inside)
-            case If(condition, then, orelse) if not depends_on(condition, var):
+            case If(condition, then, orelse) if var not in condition.mentions:
                 return If(condition, walk(then), None if orelse is None else walk(orelse))
             case Alloc(buffer, body):
                 shape = (*buffer.shape, count) if last else (count, *buffer.shape)

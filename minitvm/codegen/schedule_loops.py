@@ -13,6 +13,7 @@ from minitvm.codegen.dependences import accesses, carried, independent
 from minitvm.codegen.loops import fused, lanes, partial_results, trips
 from minitvm.codegen.loops import split as split_loop
 from minitvm.errors import ScheduleError
+from minitvm.ir.dims import Dim
 from minitvm.ir.loop import (
     Alloc,
     Barrier,
@@ -25,16 +26,15 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopKind,
     LoopVar,
-    Size,
     Stmt,
     Store,
     allocated,
+    dim_of,
     replace_stmt,
     stmt_children,
     summary,
     walk_stmts,
 )
-from minitvm.ir.loop.affine import depends_on
 from minitvm.ir.loop.stmt import of_all_threads
 from minitvm.ir.op import identity_of
 
@@ -98,13 +98,12 @@ def constant_extent(kernel: Kernel, loop: For) -> int:
     return trips(loop)
 
 
-def known_extent(kernel: Kernel, loop: For) -> int | LoopExpr:
+def known_extent(kernel: Kernel, loop: For) -> Dim:
     """A number, or what the sizes of a run make of an open extent."""
-    if isinstance(loop.extent, Const):
-        return trips(loop)
-    varies = loop.extent.reads or any(not isinstance(one, Size) for one in loop.extent.mentions)
-    require(kernel, not varies, f"the extent of loop {loop.var.name} is not a constant")
-    return loop.extent
+    found = dim_of(loop.extent)
+    require(kernel, found is not None, f"the extent of loop {loop.var.name} is not a constant")
+    assert found is not None
+    return found
 
 
 # --- split, fuse ----------------------------------------------------------------------------------------
@@ -115,17 +114,17 @@ def split(kernel: Kernel, loop: LoopName, factor: int, tail: str = "guard") -> K
 
     ``tail`` says what happens to iterations that are left over: ``"guard"`` (the last round checks), ``"shorter"``
     (the last round has fewer), ``"peel"`` (a loop ``i_tail`` of their own), ``"exact"`` (there may be none).  The
-    outer loop keeps the kind.
+    outer loop keeps the kind.  Of an extent as long as only a run says, the tail may be empty.
     """
     found = find_loop(kernel, loop)
-    name, extent = found.var.name, constant_extent(kernel, found)
+    name, extent = found.var.name, known_extent(kernel, found)
     if tail not in ("guard", "shorter", "peel", "exact"):
         raise ScheduleError(f"unknown tail {tail!r}", hint="one of guard, shorter, peel, exact")
     require(kernel, factor >= 1, f"loop {name} cannot be split by {factor}")
     vectorized = found.kind is LoopKind.VECTORIZED
     require(kernel, not vectorized, f"loop {name} is vectorized", "split first, then vectorize the inner loop")
-    fits, uneven = tail != "exact" or extent % factor == 0, f"the {extent} iterations of loop {name} are not divisible"
-    require(kernel, fits, f"{uneven} by {factor}", "tail='guard' or tail='peel'")
+    fits, uneven = tail != "exact" or extent // factor * factor == extent, f"the {extent} iterations of loop {name}"
+    require(kernel, fits, f"{uneven} are not divisible by {factor}", "tail='guard' or tail='peel'")
     return with_loop(kernel, found, split_loop(found, factor, tail))
 
 
@@ -163,7 +162,7 @@ def reorder(kernel: Kernel, *order: LoopName) -> Kernel:
         inward = inner.kind is LoopKind.PARALLEL and outer.kind is not LoopKind.PARALLEL
         require(kernel, not inward, f"loop {inner.var.name} is parallel, and has to stay outermost")
     for position, found in enumerate(wanted):
-        free = not any(depends_on(found.extent, inner.var) for inner in wanted[position + 1 :])
+        free = not any(inner.var in found.extent.mentions for inner in wanted[position + 1 :])
         require(kernel, free, f"the extent of loop {found.var.name} depends on a loop that it would leave")
     _check_order(kernel, chain, wanted)
     for found in reversed(wanted):
@@ -334,7 +333,7 @@ def check_independent(kernel: Kernel, loop: For) -> None:
         return
     name, var = met.buffer.name, loop.var
     stores = [s for s in walk_stmts(loop.body) if isinstance(s, Store) and s.buffer is met.buffer]
-    reduces = any(is_update(s) and not any(depends_on(i, var) for i in s.index) for s in stores)
+    reduces = any(is_update(s) and not any(var in i.mentions for i in s.index) for s in stores)
     why = f"loop {var.name} is a reduction into {name}: its iterations cannot run side by side"
     require(kernel, False, why if reduces else f"iterations of loop {var.name} depend on each other through {name}")
 

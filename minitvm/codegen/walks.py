@@ -44,7 +44,7 @@ from minitvm.ir.loop import (
     substitute_vars,
     walk_exprs,
 )
-from minitvm.ir.loop.affine import Affine, Range, address, affine, bounds, depends_on, loads, vectorizes
+from minitvm.ir.loop.affine import Affine, Range, address, affine, bounds, loads, vectorizes
 from minitvm.ir.op import identity_of, outer_reductions
 from minitvm.target import MachineModel
 
@@ -147,8 +147,8 @@ def in_bands(walk: Walk, threads: int) -> Walk:
 def _moves_windows_by_rows(walk: Walk) -> bool:
     """True if the loops are one over channels, one over the rows of windows, and others."""
     steps = {var for reduce in outer_reductions(walk.value) for var, _ in reduce.axes}
-    windows = [i for load in loads(walk.value) for i in load.index if any(depends_on(i, step) for step in steps)]
-    moves = [any(depends_on(i, var) for i in windows) for var, _ in walk.loops]
+    windows = [i for load in loads(walk.value) for i in load.index if any(step in i.mentions for step in steps)]
+    moves = [any(var in i.mentions for i in windows) for var, _ in walk.loops]
     return len(moves) > 2 and moves[:2] == [False, True] and isinstance(walk.loops[1][1], int)
 
 
@@ -203,13 +203,13 @@ def period(load: Load, var: LoopVar) -> int | None:
     ``x[var * 2 // 3]``.  ``None`` where steps go further than that, or no such number is small."""
     form, found = address(load.buffer, load.index), 1
     for term, factor in form.terms.items():
-        if not depends_on(term, var):
+        if var not in term.mentions:
             continue
         match term:
             case Binary("floordiv", x, Const(divisor, "int64")) if factor == 1 and divisor > 0:
                 moving = affine(x)
                 step, rest = moving.terms.get(var, 0), moving.at(var, 0).terms
-                if not 0 < step <= divisor or any(k % divisor or depends_on(t, var) for t, k in rest.items()):
+                if not 0 < step <= divisor or any(k % divisor or var in t.mentions for t, k in rest.items()):
                     return None
                 found = math.lcm(found, divisor // math.gcd(step, divisor))
             case _:
@@ -246,7 +246,7 @@ def summed_in_steps(walk: Walk, terms: int) -> Walk | None:
 def jumps(value: LoopExpr, var: LoopVar) -> bool:
     """True if something is read where ``var`` alone says, but by no fixed step nor period: ``x[var * 5 // 28]``."""
     for load in loads(value):
-        terms = [t for t in address(load.buffer, load.index).terms if t != var and depends_on(t, var)]
+        terms = [t for t in address(load.buffer, load.index).terms if t != var and var in t.mentions]
         known = not any(term.reads or term.mentions - {var} for term in terms)
         if terms and known and period(load, var) is None:
             return True
@@ -303,8 +303,8 @@ def _over(axes: Sequence[tuple[LoopVar, int]], body: Stmt, guards: Sequence[Loop
     outside as it is known."""
     steps: Dim = 1
     for var, extent in reversed(axes):
-        body = guarded([c for c in guards if depends_on(c, var)], body)
-        guards = [c for c in guards if not depends_on(c, var)]
+        body = guarded([c for c in guards if var in c.mentions], body)
+        guards = [c for c in guards if var not in c.mentions]
         steps *= extent
         short = isinstance(steps, int) and (steps <= _MOST_STEPS if len(axes) > 1 else steps < FEWEST_LANES)
         body = For(var, as_index(extent), body, LoopKind.UNROLLED if short else LoopKind.SERIAL)
@@ -316,7 +316,7 @@ def asked_around(value: LoopExpr, lane: LoopVar) -> tuple[list[LoopExpr], LoopEx
     match value:
         case Select(condition, then, orelse) | Cast(Select(condition, then, orelse), _):
             parts = _conjuncts(condition)
-            shared = [c for c in parts if not depends_on(c, lane) and not c.reads]
+            shared = [c for c in parts if lane not in c.mentions and not c.reads]
             own = [c for c in parts if c not in shared]
             return shared, (select(all_of(own), then, orelse) if own else then).astype(value.dtype), orelse
     return [], value, value
@@ -395,7 +395,7 @@ def _changes(gap: LoopExpr, shift: int, var: LoopVar, ranges: Mapping[LoopVar, R
     form = affine(gap)
     factor = form.terms.get(var, 0)
     rest = form.at(var, 0)
-    if not factor or any(depends_on(term, var) for term in rest.terms):
+    if not factor or any(var in term.mentions for term in rest.terms):
         return
     reach = bounds(rest.plus(Affine(-shift)).to_expr(), ranges)
     for edge in {reach.low, reach.high} - {None}:

@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 import minitvm
+from minitvm.codegen.lower import plain
 from minitvm.codegen.problem import Problem
 from minitvm.codegen.schedule import replay
 from minitvm.codegen.scheduled import Scheduled
 from minitvm.codegen.templates.tensor_scatter import CacheUpdate
-from minitvm.errors import CompilerError
+from minitvm.errors import CompilerError, ScheduleError
 from minitvm.ir.builder import call_op, function, var
 from minitvm.ir.dims import symbol
 from minitvm.ir.expr import Call
+from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.ir.loop.sizes import bound
 from minitvm.ir.loop.text import print_kernel
@@ -75,6 +77,38 @@ def test_open_sizes_take_the_same_steps() -> None:
     data, new, start = np.zeros((2, 3, 5, 7), "float32"), np.ones((2, 3, 1, 7), "float32"), np.array([1, 4])
     (found,) = run_kernel(kernel, data, new, start, check_races=True)
     assert [np.flatnonzero(sequence[0, :, 0]).tolist() for sequence in found] == [[1], [4]]
+
+
+def product_of(rows: object) -> Kernel:
+    """A product of rows as many as only a run says."""
+    x, w = var("x", shape=(rows, 9)), var("w", shape=(5, 9))  # type: ignore[arg-type]
+    return replace(plain(function(call_op("nn.dense", x, w), [x, w]), "product"), sizes=("m",))
+
+
+@pytest.mark.parametrize("tail", ["guard", "shorter", "peel"])
+def test_open_extents_are_split(tail: str) -> None:
+    """Rows in fours, what is left of them in twos and ones, as templates cut them."""
+    steps = replay(product_of(symbol("m")), [f"split(i, 4, {tail!r})"])
+    if tail == "peel":
+        steps = steps.replay(
+            ["split(i_tail, 2, 'peel')", "jam(i_inner)", "jam(i_tail_inner)", "parallel(i_tail_outer)"]
+        )
+    steps = steps.replay(["parallel(i_outer)"])
+    for taken in range(len(steps.steps) + 1):
+        for m in range(10):
+            kernel = bound(replay(steps.plain, steps.steps[:taken]).kernel, {"m": m})
+            verify_kernel(kernel)
+            rng = np.random.default_rng(m)
+            x, w = (rng.normal(size=shape).astype("float32") for shape in ((m, 9), (5, 9)))
+            (found,) = run_kernel(kernel, x, w, check_races=True)
+            np.testing.assert_allclose(found, x @ w.T, rtol=1e-5, atol=1e-5)
+
+
+def test_open_extents_are_divisible_where_they_say_so() -> None:
+    m = symbol("m")
+    assert "for i_outer in m:" in print_kernel(replay(product_of(m * 4), ["split(i, 4, 'exact')"]).kernel)
+    with pytest.raises(ScheduleError, match=re.escape("product: the m iterations of loop i are not divisible by 4")):
+        replay(product_of(m), ["split(i, 4, 'exact')"])
 
 
 def test_the_report_prints_them() -> None:
