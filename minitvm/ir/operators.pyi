@@ -396,7 +396,7 @@ class annotation:
         sign: bool | np.bool_ = ...,
         rounding: Literal['round'] = ...,
     ) -> Call:
-        """``round(clip(data / dom_scale, clip_min, clip_max)) * dom_scale``, ties to even; ``data`` itself for a ``kind`` of"""
+        """``round(clip(data / dom_scale, clip_min, clip_max)) * dom_scale``, ties to even; ``data`` itself for a ``kind``"""
     @staticmethod
     def stop_fusion(x: _Operand) -> Call:
         """``x`` itself, but FuseOps does not fuse across it.  x: any shape and dtype -> the same.  FuseOps removes it."""

@@ -30,6 +30,7 @@ from minitvm.ir.reader import tokenize as tokenize
 from minitvm.ir.types import accepts as accepts
 from minitvm.runtime.param_dict import _load_array as _load_array
 from minitvm.runtime.param_dict import _Reader as _Reader
+from minitvm.scopes.groups import as_groups as as_groups
 from minitvm.scopes.infer import infer as infer
 from minitvm.scopes.infer import infer_module as infer_module
 from minitvm.scopes.names import linked as linked

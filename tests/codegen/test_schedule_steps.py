@@ -6,8 +6,9 @@ import pytest
 from small_kernels import B, C, check, matmul, refusal, scale, shifted
 
 from minitvm.codegen import schedule
-from minitvm.ir.loop import LoopKind
+from minitvm.ir.loop import Buffer, Kernel, LoopKind, Store, const, nest, seq
 from minitvm.ir.loop.text import print_kernel
+from tests.steps import steps as count_lines
 
 
 def register_tile() -> schedule.Steps:
@@ -96,3 +97,18 @@ def test_lines_that_are_no_steps() -> None:
     assert refusal(lambda: schedule.replay(scale(), ["split(k, 5)"]).kernel) == (
         "scale has no loop k\n  = hint: its loops: i, j"
     )
+
+
+def test_a_step_walks_what_it_changes() -> None:
+    """Its work hardly grows with the nests beside the one that it is about."""
+
+    def lines(nests: int) -> int:
+        body = seq(*(nest((6, 8), lambda i, j: Store(out, (i, j), const(0, "float32"))) for _ in range(nests)))
+        kernel = Kernel("k", (out,), body)
+        for loop in schedule.loops(kernel):  # what is below them is looked at once
+            schedule.find_loop(kernel, loop.var)
+        last = schedule.loops(kernel)[-1].var
+        return count_lines(lambda: schedule.vectorize(kernel, last))
+
+    out = Buffer("out", (6, 8), "float32")
+    assert lines(40) < 3 * lines(4)

@@ -13,6 +13,7 @@ from minitvm.errors import warn as warn
 from minitvm.ir.expr import Expr as Expr
 from minitvm.ir.expr import Function as Function
 from minitvm.ir.expr import Module as Module
+from minitvm.ir.expr import as_graph as as_graph
 from minitvm.ir.types import TupleType as TupleType
 from minitvm.ir.types import Type as Type
 from minitvm.passes import FoldScaleAxis as FoldScaleAxis
@@ -23,7 +24,6 @@ from minitvm.runtime.devices import Device as Device
 from minitvm.runtime.devices import cpu as cpu
 from minitvm.runtime.executor import GraphModule as GraphModule
 from minitvm.runtime.library import Library as Library
-from minitvm.scopes.lower import as_graph as as_graph
 from minitvm.scopes.nodes import Global as Global
 from minitvm.scopes.nodes import free_vars as free_vars
 from minitvm.scopes.nodes import is_plain_module as is_plain_module
