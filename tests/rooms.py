@@ -43,7 +43,7 @@ ROOMS = {
         " frontend/onnx/overrides.py",
     ),
     "tvm": room(
-        4_010, "tvm relay contrib context.pyi error.pyi instrument.pyi module.pyi nd.pyi parser.pyi transform.pyi"
+        4_300, "tvm relay contrib context.pyi error.pyi instrument.pyi module.pyi nd.pyi parser.pyi transform.pyi"
     ),
     "scopes": room(1_200, "scopes"),
     "torch": room(430, "torch"),

@@ -51,7 +51,7 @@ def _signature(parameters: str) -> inspect.Signature:
 
 @functools.cache
 def _composed() -> Mapping[str, Callable[..., Any]]:
-    for rest in ("composed_nn", "composed_qnn", "composed_more", "composed_sparse", "composed_bits"):
+    for rest in ("composed_nn", "composed_qnn", "composed_more", "composed_sparse", "composed_bits", "composed_random"):
         importlib.import_module(f"minitvm.tvm.relay.{rest}")
     found: Mapping[str, Callable[..., Any]] = importlib.import_module("minitvm.tvm.relay.composed").COMPOSED
     return found
