@@ -33,6 +33,9 @@ KINDS = {
     "variables, types, constants, functions, modules, executors": ["tvm/test_forms_of_nodes.py"],
     "operators: forms and numbers": ["tvm/test_operators_of_relay.py", "tvm/test_rare_operators_of_relay.py"],
     "calls of the tutorials, names": ["tvm/test_tutorial_calls.py", "tvm/test_relay_names.py", "tvm/test_alias.py"],
+    "every recorded name is here, or says what to use": ["tvm/test_recorded_names.py"],
+    "quantization": ["quantize/test_quantize.py"],
+    "random numbers by keys": ["tvm/test_random_of_relay.py"],
 }
 
 

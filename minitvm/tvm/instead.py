@@ -11,6 +11,20 @@ _OTHER_GPU = "GPUs are NVIDIA's: minitvm.cuda(0)"
 _PACKED = "functions are Python's: docs/add-an-operator.md adds an operator"
 _TENSORS = "the loop IR is minitvm.ir.loop: docs/loop-ir.md"
 
+_TYPES = "types are tensors', tuples' and functions' of them, without variables of their own"
+_DATA = "there are tensors and tuples, no data types of one's own"
+_PURE = "graphs are pure: nothing is overwritten"
+_PLANNED = "memory is planned in build: lib.plan"
+_EXPORT = "export the model to ONNX: relay.frontend.from_onnx"
+_DEVICE = "a library runs on one device"
+_SPARSE = "weights are dense: relay.nn.sparse_dense multiplies by one that is not"
+
+
+def _below(home: str, names: str, hint: str) -> dict[str, str]:
+    """One hint for several names of a module."""
+    return {f"{home}.{name}": hint for name in names.split()}
+
+
 INSTEAD: dict[str, str] = {
     **dict.fromkeys(("te", "topi", "hybrid", "lower"), _KERNELS),
     **dict.fromkeys(("tir", "script", "arith"), _TENSORS),
@@ -64,6 +78,80 @@ INSTEAD: dict[str, str] = {
     "relay.transform.ManifestAlloc": "memory is planned in build: lib.plan",
     "relay.transform.ManifestLifetimes": "memory is planned in build: lib.plan",
     "relay.transform.recast": "relay.transform.ToMixedPrecision",
+    **_below("relay", "GlobalTypeVar IncompleteType TypeConstraint TypeRelation TypeVar Kind", _TYPES),
+    **_below("relay", "TypeFunctor TypeMutator TypeVisitor type_functor", "types are few: match on their classes"),
+    **_below("relay", "Pattern PatternConstructor PatternTuple PatternVar PatternWildcard TypeCall adt Prelude", _DATA),
+    "relay.RefType": _PURE,
+    "relay.Id": "variables are told apart as objects: variable is variable",
+    "relay.base": "nodes are minitvm.relay's own: relay.Expr, relay.Span, relay.SourceName",
+    **_below("relay", "debug loops", "a loop is a function that calls itself last, or control.loop"),
+    "relay.memory": _PLANNED,
+    **_below("relay", "astext pretty_print", "module.astext(), or minitvm.tvm.relay.text.astext(expr), Relay's"),
+    "relay.scope_builder": "relay.ScopeBuilder",
+    "relay.setrecursionlimit": "nothing here recurses over a graph",
+    **_below("relay.analysis", "collect_device_info collect_device_annotation_ops", _DEVICE),
+    **_below("relay.analysis", "search_dense_op_weight sparse_conv2d sparse_dense", _SPARSE),
+    "relay.analysis.IntermediateExpr": "relay.analysis.extract_intermediate_expr(mod, n)",
+    "relay.analysis.annotated_regions": "relay.transform.MergeCompilerRegions says what it joins: minitvm.lab's log",
+    "relay.analysis.feature": "relay.analysis.detect_feature",
+    "relay.analysis.operations_distribution": "relay.analysis.list_op_freqs",
+    "relay.transform.AnnotateMemoryScope": _PLANNED,
+    **_below("relay.transform", "AnnotateSpans CapturePostDfsIndexInSpans", "calls keep where they came from: span"),
+    **_below("relay.transform", "Conv2dToSparse Conv2dToSparse2 DenseToSparse SimplifyFCTranspose", _SPARSE),
+    "relay.transform.Defunctionalization": "functions as values end in a build; relay.transform.LambdaLift",
+    "relay.transform.FoldConstantExpr": "relay.transform.fold_constant_expr",
+    "relay.transform.FuseMatmulBiasAdd": "FuseOps fuses what is added to a product",
+    **_below(
+        "relay.transform",
+        "InlineCompilerFunctionsBoundTo MarkCompilerFunctionsAsExtern"
+        " OutlineCompilerFunctionsWithExistingGlobalSymbols",
+        "a build asks relay.ext.NAME for each function with Compiler=NAME: docs/other-compilers.md",
+    ),
+    "relay.transform.LayoutConfig": "relay.transform.ConvertLayout({'nn.conv2d': ['NHWC', 'default']})",
+    **_below("relay.transform", "MetaScheduleLayoutRewrite AutoSchedulerLayoutRewrite", _TUNING),
+    "relay.transform.build_config": "relay.build_config",
+    "relay.transform.un_cps": _NO_CPS,
+    "relay.transform.mixed_precision": "relay.transform.ToMixedPrecision",
+    "relay.transform.memory_plan": _PLANNED,
+    "relay.transform.infer_layout_utils": "relay.op.register_convert_op_layout",
+    **_below("relay.op", "OpPattern", "minitvm.ir.op.Fusion has the patterns"),
+    **_below(
+        "relay.op", "OpStrategy register_broadcast_schedule register_injective_schedule register_pattern", _KERNELS
+    ),
+    **_below("relay.op", "register_reduce_schedule register_shape_func", _KERNELS),
+    "relay.op.debug": "minitvm.debug_executor.GraphModuleDebug keeps what lies between",
+    "relay.op.memory": _PLANNED,
+    "relay.op.op_attrs": "an operator's attributes are its dataclass's fields: call.op.attributes()",
+    "relay.op.register_external_compiler": "register_func('relay.ext.mylib', f)",
+    **_below(
+        "relay.op",
+        "register_fake_quantization_to_integer register_optional_fake_quantization_to_integer",
+        "tvm.ir.register_op_attr(name, 'FTVMFakeQuantizationToInteger', rule)",
+    ),
+    "relay.op.register_mixed_precision_conversion": "an operator says so itself: Op.precision, docs/add-an-operator.md",
+    "relay.op.dyn": "attributes may be expressions: relay.reshape(x, shape)",
+    "relay.qnn.transform": "relay.transform.Legalize and CanonicalizeOps are for quantized operators, too",
+    **_below("relay.testing", "check_grad gradient", "relay.transform.gradient, checked beside finite differences"),
+    **_below("relay.testing", "count count_ops make_nat_expr Prelude", _DATA),
+    **_below("relay.testing", "ctx_list enabled_targets", 'targets = ["llvm"], and "cuda" if minitvm.cuda(0).exist'),
+    **_below("relay.testing", "run_as_python to_python", 'relay.create_executor("debug", mod)'),
+    "relay.testing.rand": "numpy.random.default_rng(0).random(shape)",
+    "relay.testing.ref_types": _PURE,
+    **_below("relay.quantize", "QuantizeContext quantize_context", "relay.quantize.qconfig; a rule is given its state"),
+    "relay.quantize.register_partition_function": "relay.quantize.register_annotate_function",
+    "relay.frontend.ChangeDatatype": "relay.transform.ToMixedPrecision",
+    **_below("relay.frontend", "from_caffe from_darknet from_oneflow", _EXPORT),
+    "relay.frontend.quantize_conv_bias_mode_from_tflite": _EXPORT,
+    **_below(
+        "relay.dataflow_pattern",
+        "AltPattern AttrPattern CallPattern ConstantPattern DataTypePattern DominatorPattern ExprPattern"
+        " FunctionPattern IfPattern LetPattern ShapePattern TupleGetItemPattern TuplePattern TypePattern VarPattern"
+        " WildcardPattern",
+        "functions make patterns: is_op, wildcard, is_constant, ..., all of them DFPattern",
+    ),
+    **_below("relay.dataflow_pattern", "match partition", "methods of patterns: pattern.match(expr)"),
+    "relay.sparse_fill_rows": "rows that are empty only data say: fill a dense tensor, relay.sparse_to_dense",
+    "relay.vision.proposal": "relay.vision.non_max_suppression of the boxes that anchors make",
 }
 """By TVM's path, what there is instead; it stands for all that lies below the path, too."""
 

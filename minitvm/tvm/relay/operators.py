@@ -26,7 +26,9 @@ from minitvm.ir.op import OPS, Op, signature
 from minitvm.ir.visitor import free_vars
 from minitvm.passes.redundancy import fold_constant_expr
 from minitvm.runtime.ndarray import NDArray
+from minitvm.tvm import lacking
 from minitvm.tvm.error import NoSuchNameError, NotOfferedError
+from minitvm.tvm.instead import why
 from minitvm.tvm.relay.forms import const, number
 
 NAMES = {"qnn.op.": "qnn."}
@@ -76,6 +78,8 @@ def function(name: str) -> Any:
         return builder._builder_of(OPS[ours])
     if any(known.startswith(f"{name}.") for known in (*signatures(), *OPS)):
         return Namespace(name)
+    if why(f"relay.{name}"):
+        return lacking.attribute("relay", name)
     hint = did_you_mean(name, [*filter(is_offered, signatures()), *OPS], str)
     raise NoSuchNameError(f"there is no relay.{name}", hint=hint)
 
@@ -124,7 +128,7 @@ def _functions(name: str) -> Callable[..., Any]:
 
 def _made(name: str, expected: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if not is_offered(name):
-        near = did_you_mean(name, [*filter(is_offered, signatures())], str)
+        near = why(f"relay.{name}") or did_you_mean(name, [*filter(is_offered, signatures())], str)
         raise NotOfferedError(f"minitvm has no relay.{name}", hint=near or "docs/add-an-operator.md adds one")
     given, more = _bound(name, expected, args, kwargs)
     if name in _composed():
