@@ -30,9 +30,8 @@ from minitvm.ir.loop import (
     allocated,
     map_stmt,
     substitute_vars,
-    walk_exprs,
 )
-from minitvm.ir.loop.affine import address, loads, mixed_radix
+from minitvm.ir.loop.affine import address, mixed_radix
 from minitvm.ir.loop.stmt import of_all_threads
 from minitvm.ir.loop.text import print_loop_expr
 from minitvm.ir.loop.verify import Around, Guard, evaluate, places
@@ -123,7 +122,7 @@ def _coverage(kernel: Kernel, buffer: Buffer, places: Sequence[_Place]) -> Cover
 def _settled(stmt: Stmt) -> Stmt:
     """One branch, where data decides on two that store to the same elements, equally often."""
     match stmt:
-        case If(condition, then, Stmt() as orelse) if loads(condition) and _stored(then) == _stored(orelse):
+        case If(condition, then, Stmt() as orelse) if condition.reads and _stored(then) == _stored(orelse):
             return then
     return stmt
 
@@ -195,9 +194,9 @@ class _Group:
 
 
 def _variables(expr: LoopExpr) -> frozenset[LoopVar]:
-    if loads(expr):
+    if expr.reads:
         raise _Undecided(f"{print_loop_expr(expr)} depends on data")
-    return frozenset(node for node in walk_exprs(expr) if isinstance(node, LoopVar))
+    return frozenset(node for node in expr.mentions if isinstance(node, LoopVar))
 
 
 def _groups(place: _Place) -> list[_Group]:

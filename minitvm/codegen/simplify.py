@@ -53,6 +53,8 @@ def simplify_expr(expr: LoopExpr, ranges: Ranges) -> LoopExpr:
 
 def _simplify_node(node: LoopExpr, ranges: Ranges) -> LoopExpr:
     match node:
+        case Const():
+            return node
         case LoopVar() if ranges.get(node) is _ONLY:
             return Const(0)
         case Select(condition, then, orelse):

@@ -65,7 +65,7 @@ def _in_blocks(pieces: Iterable[Data]) -> Iterator[Data]:
     """The same bytes, in blocks that are written at once: file systems with large pages make each of them one, which
     takes one entry of the TLB where the file is mapped, not 512."""
     block = bytearray()
-    for piece in map(memoryview, pieces):
+    for piece in (memoryview(data) for data in pieces):
         start = 0
         while start < len(piece):
             end = start + _BLOCK - len(block)

@@ -138,8 +138,8 @@ def splat(w: Writer, value: Val, lanes: int) -> Val:
 
 def aligned(w: Writer, *values: Val) -> tuple[Val, ...]:
     """All with the same number of lanes."""
-    lanes = max(v.lanes for v in values)
-    return tuple(splat(w, v, lanes) for v in values) if lanes else values
+    lanes = max([v.lanes for v in values])
+    return tuple([splat(w, v, lanes) for v in values]) if lanes else values
 
 
 def lane(w: Writer, value: Val, number: int) -> Val:

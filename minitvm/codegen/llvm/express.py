@@ -255,12 +255,9 @@ def long_chains(stmt: Stmt, results: Sequence[Buffer]) -> int:
     stores = stmt.stmts if isinstance(stmt, Seq) else (stmt,)
     longest = 0
     for store in stores:
-        if not isinstance(store, Store) or store.buffer not in results:
+        if not isinstance(store, Store) or store.buffer not in results or not store.value.mentions.isdisjoint(results):
             return 0
-        nodes = list(walk_exprs(store.value))
-        if any(isinstance(node, Load) and node.buffer in results for node in nodes):
-            return 0
-        steps = (n for n in nodes if isinstance(n, (Binary, Intrin)) and n.dtype.startswith("float"))
+        steps = (n for n in walk_exprs(store.value) if isinstance(n, (Binary, Intrin)) and n.dtype.startswith("float"))
         apart = (n for var, n in lanes.items() if stride_along(store.buffer, store.index, var) not in (0, 1))
         longest = max(longest, sum(1 for _ in steps), *apart)
     return count * len(stores) if longest >= _LONG else 0

@@ -33,15 +33,15 @@ _LOADS_WORTH_A_MASK = 3
 def scalar(c: Context, value: Index) -> str:
     """The register or literal of a value that is the same in all lanes."""
     if not value.terms:
-        return arith.literal(value.constant, "int64").text
+        return arith.constant(value.constant, "int64")
     exactly = " nsw" if len(value.terms) == 1 and exact(value).within(1 - 2**62, 2**62 - 1) else ""
     text = ""
     for atom, factor in c.in_order(value):
-        times = arith.literal(factor, "int64").text
+        times = arith.constant(factor, "int64")
         part = atom.text if factor == 1 else c.w.pure(f"mul{exactly} i64 {atom.text}, {times}")
         text = c.w.pure(f"add i64 {text}, {part}") if text else part
     if value.constant:
-        text = c.w.pure(f"add{exactly} i64 {text}, {arith.literal(value.constant, 'int64').text}")
+        text = c.w.pure(f"add{exactly} i64 {text}, {arith.constant(value.constant, 'int64')}")
     return text
 
 

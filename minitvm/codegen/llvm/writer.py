@@ -339,7 +339,7 @@ class Frames:
 
     def remember(self, key: LoopExpr, value: Value, level: int) -> None:
         """``value`` holds while frame ``level`` is open, and in the current block."""
-        level = max(level, self.block)
+        level = level if level > self.block else self.block
         self.values[key] = value
         self.levels[key] = level
         self._open[level].append(key)

@@ -128,7 +128,8 @@ class _Shared(type):
 
     def __call__(cls, *args: Any) -> Any:
         key = (cls, *cls.key(*args))  # type: ignore[attr-defined]
-        found = _alive.get(key)
+        reference = _alive.data.get(key)  # type: ignore[attr-defined]  # no call in Python
+        found = reference and reference()
         if found is None:
             made = super().__call__(*args)
             made.settle()

@@ -376,19 +376,20 @@ def map_expr(
     ``about``: the variables and buffers without which a node stays what it is.
     """
     done = {} if done is None else done
-    stack = [] if expr in done else [expr]
+    stack = [expr]
     while stack:
-        node = stack[-1]
-        if about is not None and about.isdisjoint(node.mentions):
-            done[stack.pop()] = node
+        node = stack.pop()
+        if node in done:
             continue
-        operands = node.operands
-        waiting = [child for child in operands if child not in done] if operands else operands
-        if waiting:
-            stack += reversed(waiting)
-        elif stack.pop() not in done:
-            made = tuple([done[child] for child in operands]) if operands else operands
-            done[node] = visit(node if made == operands else rebuild_expr(node, made))
+        if about is not None and about.isdisjoint(node.mentions):
+            done[node] = node
+            continue
+        made: tuple[Any, ...] = tuple(map(done.get, node.operands))
+        if None in made:
+            stack.append(node)
+            stack += reversed(node.operands)
+        else:
+            done[node] = visit(node if made == node.operands else rebuild_expr(node, made))
     return done[expr]
 
 
