@@ -353,7 +353,7 @@ def _width(walk: Walk, machine: MachineModel) -> int:
         return 1
     lanes = lanes_of(walk.value, walk.out.dtype, machine)
     narrow = max(machine.lanes(buffer.dtype) for buffer in (walk.out, *(load.buffer for load in loads(walk.value))))
-    lanes *= max(1, min(_IN_FLIGHT, ceil_divide(usual(extent), lanes)))
+    lanes *= max(1, min(_IN_FLIGHT, -(-usual(extent) // lanes)))
     lanes = lanes if is_long(walk.value) else min(narrow, lanes)
     irregular = (x for x in loads(walk.value) if stride_along(x.buffer, x.index, inner) is None)
     return math.lcm(lanes, *(period(load, inner) or 1 for load in irregular))

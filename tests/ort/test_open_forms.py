@@ -11,6 +11,9 @@ import pytest
 import minitvm
 
 Shape = tuple[int, ...]
+_AXIS = "int64[1] axis = {1}, int64 one = {1}, int64[1] two = {2}"
+_HALVES = """shape = Shape <start = 1, end = 2> (x) half = Div (shape, two) rest = Sub (shape, half)
+        both = Concat <axis = 0> (rest, half)"""
 FORMS: dict[str, tuple[str, list[list[Shape]]]] = {
     "dft": (
         "(float[n, t, 1] x) => (float[n, u, 2] y) <int64 axis = {1}> { y = DFT <onesided = 1> (x, , axis) }",
@@ -49,6 +52,46 @@ FORMS: dict[str, tuple[str, list[list[Shape]]]] = {
         """(float[1, 2, h, w] x) => (uint8[1, 2, a, b] y) <float[4] scales = {1.0, 1.0, 2.0, 2.0}, float by = {40.0}> {
         s = Abs (x) t = Mul (s, by) u = Cast <to = 2> (t) y = Resize <mode = "linear"> (u, , scales) }""",
         [[(1, 2, 5, 14)], [(1, 2, 8, 7)]],
+    ),
+    "diagonal": (
+        """(float[s] x) => (float[s, s] y) <float nil = {0}> {
+        n = Shape (x) both = Concat <axis = 0> (n, n) zeros = Expand (nil, both) y = EyeLike <k = 1> (zeros) }""",
+        [[(5,)], [(1,)], [(40,)]],
+    ),
+    "wrapped": (
+        '(float[n, s] x) => (float[n, t] y) <int64[4] by = {0, 2, 1, 7}> { y = Pad <mode = "wrap"> (x, by) }',
+        [[(2, 8)], [(1, 3)], [(3, 30)]],
+    ),
+    "parts of computed sizes": (
+        f"""(float[n, s, 3] x) => (float[n, t, 3] y, float[n, u, 3] z, float[n, 3] v, float[n, 3] w) <{_AXIS}> {{
+        {_HALVES} y, z = Split <axis = 1> (x, both) a, b = Split <axis = 1, num_outputs = 2> (x)
+        v = ReduceSum <keepdims = 0> (a, axis) w = ReduceSum <keepdims = 0> (b, axis) }}""",
+        [[(2, 8, 3)], [(1, 7, 3)], [(3, 1, 3)], [(2, 30, 3)]],
+    ),
+    "a list of parts": (
+        f"""(float[n, s, 3] x) => (float[n, s, 3] y) <{_AXIS}, int64 first = {{0}}> {{
+        {_HALVES} list = SplitToSequence <axis = 1> (x, both) a = SequenceAt (list, first) b = SequenceAt (list, one)
+        y = Concat <axis = 1> (b, a) }}""",
+        [[(2, 8, 3)], [(1, 7, 3)], [(3, 1, 3)]],
+    ),
+    "pieces of four": (
+        """(float[n, s, 3] x) => (float[n, t, 3] y, float[n, u, 3] z, int64 c, float[n, s, 3] w)
+        <int64 four = {4}, int64 first = {0}, int64 last = {-1}> {
+        list = SplitToSequence <axis = 1> (x, four) y = SequenceAt (list, first) z = SequenceAt (list, last)
+        c = SequenceLength (list) w = ConcatFromSequence <axis = 1> (list) }""",
+        [[(2, 8, 3)], [(1, 7, 3)], [(3, 1, 3)], [(2, 30, 3)]],
+    ),
+    "rows and pieces in loops": (
+        """(float[s, 3] x) => (float[s, 3] y, float[k, 3] z)
+        <bool go = {1}, int64 four = {4}, int64[1] axis = {0}, int64 last = {-1}> {
+        rows = SplitToSequence <axis = 0, keepdims = 0> (x) n = SequenceLength (rows)
+        y = Loop (n, go) <body = each (int64 i, bool g) => (bool h, float[3] o) {
+            h = Identity (g) row = SequenceAt (rows, i) o = Softmax (row) }>
+        pieces = SplitToSequence <axis = 0> (x, four) m = SequenceLength (pieces)
+        z = Loop (m, go) <body = some (int64 j, bool f) => (bool e, float[3] p) {
+            e = Identity (f) back = Sub (last, j) piece = SequenceAt (pieces, back)
+            p = ReduceSum <keepdims = 0> (piece, axis) }> }""",
+        [[(8, 3)], [(9, 3)], [(1, 3)], [(7, 3)]],
     ),
     "product": ("(float[m, k] x, float[n, k] w) => (float[m, n] y) { y = Gemm <transB = 1> (x, w) }", []),
 }

@@ -9,18 +9,8 @@ from minitvm.doors import door
 from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.frontend.onnx.shape_values import Known
-from minitvm.frontend.onnx.tensor import integers, known_product
-from minitvm.ir.dims import (
-    Dim,
-    SymbolicDim,
-    Undecided,
-    always_less,
-    are_counted_on,
-    is_less,
-    is_measured,
-    larger,
-    larger_here,
-)
+from minitvm.frontend.onnx.tensor import known_product
+from minitvm.ir.dims import Dim, SymbolicDim, always_less, are_counted_on, is_less, is_measured, larger, larger_here
 from minitvm.ir.expr import Call, Expr
 from minitvm.ir.ops.checks import OutOfRange
 from minitvm.ir.ops.transform import Transpose
@@ -118,10 +108,8 @@ formulas({"GatherElements-11": lambda n: along(n, "gather"), "GatherND-11": _gat
 
 @onnx_op("Slice")
 def slice_(node: OnnxNode) -> Expr:
-    starts, ends, axes, steps = (
-        node.numbers(i, name) if node.get(i) is None else node.sizes(i, name, signed=True)
-        for i, name in enumerate(("starts", "ends", "axes", "steps"), 1)
-    )
+    named = enumerate(("starts", "ends", "axes", "steps"), 1)
+    starts, ends, axes, steps = (node.numbers(i, name, signed=True) for i, name in named)
     if starts is None or ends is None:
         raise node.fail(f"its {'starts' if starts is None else 'ends'} are missing")
     return _sliced(node, starts, ends, axes or list(range(len(starts))), steps or [1] * len(starts))
@@ -170,7 +158,7 @@ def taken_elements(start: int, stop: int, step: int, extent: int) -> range:
 
 @onnx_op("Pad")
 def pad(node: OnnxNode) -> Expr:
-    x, pads = node[0], node.numbers(1, "pads") if node.get(1) is None else node.sizes(1, "pads")
+    x, pads = node[0], node.numbers(1, "pads")
     if pads is None:
         raise node.fail("its pads are missing")
     return padded(node, x, pads, node.numbers(3, "axes"), node.get(2) or scalar(node.attr("value", 0), x))
@@ -206,11 +194,9 @@ def _cropped(x: Expr, width: list[tuple[Dim, Dim]]) -> Expr:
 
 def _wrapped(x: Expr, width: tuple[tuple[Dim, Dim], ...]) -> Expr:
     for axis, (before, after) in enumerate(width):
-        extent = x.shape[axis]
-        if not isinstance(before, int) or not isinstance(after, int):
-            raise Undecided(f"wrapping by {before} and {after}, which only a run knows")
-        if before or after:
-            x = emit("take", x, integers(np.arange(-before, extent + after) % extent), axis=axis, mode="clip")
+        if (before, after) != (0, 0):
+            places = emit("iota", size=x.tensor_type.extents[axis] + before + after)
+            x = emit("take", x, emit("subtract", places, emit("extent", size=before)), axis=axis, mode="wrap")
     return x
 
 

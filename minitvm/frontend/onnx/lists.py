@@ -10,10 +10,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from minitvm.frontend.onnx.node import emit
+from minitvm.frontend.onnx.scope import Scope
 from minitvm.frontend.onnx.shape_values import element
 from minitvm.frontend.onnx.tensor import integers
 from minitvm.ir.dims import Dim, are_counted_on, is_anonymous, is_measured, measure
-from minitvm.ir.expr import Call, Expr, Tuple, Var
+from minitvm.ir.expr import Call, Constant, Expr, Tuple, Var
 from minitvm.ir.ops.more.sequence import SequenceInsert, SequenceOf, SequenceSplit
 from minitvm.ir.types import TensorType, is_numeric
 from minitvm.ir.visitor import children, post_order
@@ -70,6 +71,22 @@ def named(value: Expr) -> Expr:
 
 def _as_list(stack: Expr) -> Expr:
     return emit("sequence.split", stack, integers(1), axis=0, keep=False)
+
+
+def remade(sequence: Expr, scope: Scope) -> Expr:
+    """A list; one from outside of a body made again inside, of the tensors that it consists of."""
+    outer = next((given for given, inner in scope.captured.items() if inner is sequence), None)
+    if outer is None or scope.parent is None:
+        return sequence
+    made = remade(outer, scope.parent)
+    if not isinstance(made, Call) or not isinstance(made.op, (SequenceOf, SequenceSplit)):
+        return sequence
+    parts = [a if isinstance(a, Constant) else _captured(a, scope) for a in made.args]
+    return Call(made.op, parts, span=made.span)
+
+
+def _captured(value: Expr, scope: Scope) -> Var:
+    return scope.captured.setdefault(value, Var(f"part{len(scope.captured)}", value.type))
 
 
 def stack_of(sequence: Expr) -> Expr | None:

@@ -210,10 +210,10 @@ class OnnxNode:
                 return list(found.reshape(-1).tolist())
         return list(self.constant(index, what).reshape(-1).tolist())
 
-    def numbers(self, index: int, name: str) -> list[Any] | None:
-        """A list that older opsets give as attribute ``name`` and newer ones as input ``index``."""
+    def numbers(self, index: int, name: str, signed: bool = False) -> list[Any] | None:
+        """A list that older opsets give as attribute ``name`` and newer ones as input ``index``: see :meth:`sizes`."""
         if self.get(index) is not None:
-            return list(self.constant(index, name).reshape(-1).tolist())
+            return self.sizes(index, name, signed)
         found = self._attributes.get(name)
         return None if found is None else list(np.ravel(attribute_value(found)).tolist())
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 
@@ -29,7 +30,9 @@ from minitvm.ir.dims import (
     ceil_divide,
     common_shape,
     differ,
+    larger,
     larger_here,
+    smaller,
     with_ones,
 )
 from minitvm.ir.expr import Constant, Expr
@@ -182,27 +185,32 @@ def split(node: OnnxNode) -> list[Expr]:
     smaller."""
     x = node[0]
     axis = normalize_axis(node, node.attr("axis", 0), rank(x))
-    sizes = node.numbers(1, "split")
+    extent, sizes, outputs = x.tensor_type.extents[axis], node.numbers(1, "split"), len(node.proto.output)
     if sizes is None:
-        count, extent = node.attr("num_outputs") or len(node.proto.output), x.shape[axis]
-        if not 0 < count <= max(extent, len(node.proto.output)):
+        count = node.attr("num_outputs") or outputs
+        if not 0 < count <= outputs:
             raise node.fail(f"dimension {axis} of {x.tensor_type} cannot be split into {count} parts")
-        part = -(-extent // count)
-        sizes = [min(part, max(extent - n * part, 0)) for n in range(count)]
-    if differ(x.tensor_type.extents[axis], sum(sizes)):
+        part = ceil_divide(extent, count)
+        sizes = [smaller(part, larger(extent - part * n, 0)) for n in range(count)]
+    if differ(extent, sum(sizes)):
         raise node.fail(f"the sizes {sizes} do not add up to dimension {axis} of {x.tensor_type}")
     return parted(x, sizes, axis)
 
 
-def parted(x: Expr, sizes: list[int], axis: int) -> list[Expr]:
+def parted(x: Expr, sizes: Sequence[Dim], axis: int) -> list[Expr]:
+    """Parts of a tensor along an axis, one behind the other, that are all of it."""
     if len(sizes) == 1:
         return [x]
+    if not all(isinstance(size, int) for size in sizes):
+        return [
+            emit("strided_slice", x, begin=(end - n,), end=(end,), axes=(axis,))
+            for end, n in zip(accumulate(sizes), sizes, strict=True)
+        ]
     if len(sizes) > MOST_PARTS:
         groups = [sizes[i : i + MOST_PARTS] for i in range(0, len(sizes), MOST_PARTS)]
         whole = [emit("annotation.stop_fusion", part) for part in parted(x, list(map(sum, groups)), axis)]
         return [one for part, group in zip(whole, groups, strict=True) for one in parted(part, group, axis)]
-    positions = tuple(int(p) for p in np.cumsum(sizes)[:-1])
-    return emit_many("split", x, indices_or_sections=positions, axis=axis)
+    return emit_many("split", x, indices_or_sections=tuple(accumulate(sizes))[:-1], axis=axis)
 
 
 @onnx_op("Expand", since=8)
@@ -252,7 +260,7 @@ def _whole(bound: Dim | float) -> Dim:
 
 def _eye_like(node: OnnxNode) -> Expr:
     dtype = onnx_dtype(node, node.attr("dtype")) if node.has("dtype") else node[0].dtype
-    return emit("eye", shape=node[0].shape, k=int(node.attr("k")), dtype=dtype)
+    return emit("eye", shape=dims(node[0]), k=int(node.attr("k")), dtype=dtype)
 
 
 def _trilu(node: OnnxNode) -> Expr:

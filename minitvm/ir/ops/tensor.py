@@ -170,7 +170,7 @@ class Trilu(Op, name="trilu", fusion=Fusion.INJECTIVE):
 class Eye(Op, name="eye", fusion=Fusion.INJECTIVE, takes_stored=False):
     """Ones on diagonal ``k``, zeros elsewhere, of ``dtype``; ``shape`` is (rows, columns)."""
 
-    shape: tuple[int, ...]
+    shape: tuple[Dim, ...]
     k: int = 0
     dtype: DType = "float32"
 

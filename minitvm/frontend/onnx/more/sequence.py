@@ -6,12 +6,13 @@ Of a sequence whose values are known one by one nothing is left but the values.
 import numpy as np
 import onnx
 
-from minitvm.frontend.onnx.lists import joined, stack_of
+from minitvm.frontend.onnx.lists import joined, remade, stack_of
 from minitvm.frontend.onnx.more.foreign import attribute_tensors
 from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, onnx_dtype, rank
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.frontend.onnx.tensor import concatenated, integers, parted
 from minitvm.frontend.onnx.types import type_of_proto
+from minitvm.ir.dims import SymbolicDim, ceil_divide, differ, is_less, smaller
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.ops.more.sequence import OptionalNone, OptionalOf, SequenceOf, SequenceSplit
 from minitvm.ir.types import STRING, SequenceType, TensorType, is_named, is_numeric
@@ -47,9 +48,14 @@ def _parts(sequence: Expr) -> list[Expr] | None:
     return list(sequence.args) if isinstance(sequence, Call) and isinstance(sequence.op, SequenceOf) else None
 
 
+def _list(node: OnnxNode) -> Expr:
+    """The list that a node takes."""
+    return remade(node[0], node.control[1])
+
+
 def _known(node: OnnxNode, index: int, most: int) -> tuple[list[Expr], int] | None:
     """A sequence's values and a position among them, where both are known; the last without an index."""
-    parts, given = _parts(node[0]), node.get(index)
+    parts, given = _parts(_list(node)), node.get(index)
     if parts is None or (given is not None and node.known(index) is None):
         return None
     position = len(parts) - 1 + most if given is None else int(node.constant(index, "the index").item())
@@ -64,10 +70,44 @@ def _of(node: OnnxNode, parts: list[Expr]) -> Expr:
 
 
 def _at(node: OnnxNode) -> Expr:
-    found, stack = _known(node, 1, 0), stack_of(node[0])
+    stack, piece = stack_of(_list(node)), _piece(node)
+    if piece is not None:
+        return piece
+    found = _known(node, 1, 0)
     if stack is not None:
         return node.as_onnx("Gather", stack, node[1], axis=0)[0]  # type: ignore[return-value]
     return emit("sequence.at", node[0], node[1]) if found is None else found[0][found[1]]
+
+
+def _pieces(sequence: Expr) -> tuple[Expr, int, int] | None:
+    """The tensor of which a list is pieces, each as long as the others but for the last one, along which axis, and how
+    long they are: of an axis as long as only a run says, so that their number is not known."""
+    if not isinstance(sequence, Call) or not isinstance(sequence.op, SequenceSplit) or not sequence.op.keep:
+        return None
+    x, length = sequence.args
+    if not is_named(x.type) or not isinstance(length, Constant) or length.value.ndim:
+        return None
+    return x, sequence.op.axis % rank(x), int(length.value)
+
+
+def _piece(node: OnnxNode) -> Expr | None:
+    """A piece."""
+    found = _pieces(_list(node))
+    if found is None:
+        return None
+    x, axis, length = found
+    if node.known(1) is None:
+        numbers = emit("iota", size=ceil_divide(x.tensor_type.extents[axis], length))
+        number = node.as_onnx("Gather", numbers, emit("reshape", node[1], newshape=(1,)), axis=0)[0]
+        first = node.as_onnx("Mul", number, integers([length]))[0]
+        end = node.as_onnx("Add", first, integers([length]))[0]
+        return node.as_onnx("Slice", x, first, end, integers([axis]))[0]
+    at = int(node.constant(1, "the index").item())
+    extent = x.tensor_type.extents[axis]
+    start = (at if at >= 0 else ceil_divide(extent, length) + at) * length
+    if is_less(start, 0) or not is_less(start, extent):
+        raise node.misfit(f"index {at} is outside of pieces of {length} of dimension {axis} of {x.tensor_type}")
+    return emit("strided_slice", x, begin=(start,), end=(smaller(start + length, extent),), axes=(axis,))
 
 
 def _insert(node: OnnxNode) -> Expr:
@@ -87,17 +127,23 @@ def _erase(node: OnnxNode) -> Expr:
 
 
 def _length(node: OnnxNode) -> Expr:
-    parts, stack = _parts(node[0]), stack_of(node[0])
+    parts, stack = _parts(_list(node)), stack_of(_list(node))
     if stack is not None:
         return emit("take", emit("shape_of", stack, dtype="int64"), integers(0), axis=0, mode="clip")
+    if (found := _pieces(_list(node))) is not None:
+        x, axis, length = found
+        return emit("extent", size=ceil_divide(x.tensor_type.extents[axis], length))
     return emit("sequence.length", node[0]) if parts is None else integers(len(parts))
 
 
 def _concatenated(node: OnnxNode) -> Expr:
-    parts, axis, stack = _parts(node[0]), node.require("axis"), bool(node.attr("new_axis"))
-    rows = stack_of(node[0])
+    parts, axis, stack = _parts(_list(node)), node.require("axis"), bool(node.attr("new_axis"))
+    rows = stack_of(_list(node))
     if rows is not None and (stack or is_named(rows.type)):
         return joined(rows, normalize_axis(node, axis, rank(rows) - 1 + stack), stack)
+    pieces = None if stack else _pieces(_list(node))
+    if pieces is not None and normalize_axis(node, axis, rank(pieces[0])) == pieces[1]:
+        return pieces[0]
     if not parts or not all(isinstance(part.type, TensorType) and is_numeric(part.type) for part in parts):
         return emit("sequence.concatenate", node[0], axis=axis, stack=stack)
     axis = normalize_axis(node, axis, rank(parts[0]) + stack)
@@ -113,9 +159,17 @@ def _split(node: OnnxNode) -> Expr:
         return split
     axis = normalize_axis(node, node.attr("axis"), rank(x))
     extent, known = dims(x)[axis], node.value(lengths)
-    if extent is None or known is None:
+    if isinstance(extent, SymbolicDim) and not keep:  # rows: see stack_of
+        rows = emit("transpose", x, axes=(axis, *(d for d in range(rank(x)) if d != axis)))
+        return emit("sequence.split", rows, lengths, axis=0, keep=False)
+    if is_named(x.type) and rank(lengths) == 1:
+        sizes = node.sizes(1, "the lengths")
+        if differ(x.tensor_type.extents[axis], sum(sizes)):
+            raise node.misfit(f"lengths {sizes} do not divide dimension {axis} of {x.tensor_type}")
+    elif known is None or not isinstance(extent, int):
         return split
-    sizes = [end - start for start, end in SequenceSplit(axis, keep).pieces(extent, known)]
+    else:
+        sizes = [end - start for start, end in SequenceSplit(axis, keep).pieces(extent, known)]
     if not sizes:  # whose elements would have no type
         return split
     pieces = parted(x, sizes, axis)
