@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 import minitvm
+from minitvm.errors import TypeInferenceError
 
 Shape = tuple[int, ...]
 _AXIS = "int64[1] axis = {1}, int64 one = {1}, int64[1] two = {2}"
@@ -153,3 +154,41 @@ def test_a_transform_of_many_points_is_compiled_once(onesided: int, inverse: int
         wanted = np.stack([wanted.real, wanted.imag], -1) if np.iscomplexobj(wanted) else wanted[..., None]
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6 * np.abs(wanted).max())
     assert len(session.libraries) == 1 and session.host_calls == [], session.symbolic
+
+
+@pytest.mark.parametrize(
+    ("text", "good", "bad", "said"),
+    [
+        (
+            "(float[n, s] x) => (float[n, t] y) <int64[4] by = {0, -3, 0, -3}> { y = Pad (x, by) }",
+            (2, 8),
+            (2, 5),
+            "Pad: pads -3 and -3 cut off more than dimension 1 of Tensor[(2, 5), float32]",
+        ),
+        (
+            """(float[1, 1, h, w] x) => (float[1, 1, p, q] y) <int64[2] one = {1, 1}, int64[2] four = {4, 4}> {
+            n = Shape <start = 2> (x) m = Sub (n, four) size = Concat <axis = 0> (one, m) y = Resize (x, , , size) }""",
+            (1, 1, 8, 9),
+            (1, 1, 3, 9),
+            "Resize: Tensor[(1, 1, 3, 9), float32] cannot have sizes [1, 1, -1, 5], of which one is less than 0",
+        ),
+        (
+            """(float[s, 3] x) => (float[t, 3] y) <int64 two = {2}, int64 four = {4}> {
+            pieces = SplitToSequence <axis = 0> (x, four) y = SequenceAt (pieces, two) }""",
+            (12, 3),
+            (8, 3),
+            "SequenceAt: index 2 is outside of a sequence of 2",
+        ),
+    ],
+)
+def test_sizes_that_a_model_cannot_have_are_an_error(text: str, good: Shape, bad: Shape, said: str) -> None:
+    """The node is named, and the session works after it."""
+    data = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> g {text}').SerializeToString()
+    session = minitvm.InferenceSession(data, num_threads=1)
+    given = {"x": np.arange(np.prod(good), dtype="float32").reshape(good)}
+    before = session.run(None, given)
+    with pytest.raises(TypeInferenceError) as failed:
+        session.run(None, {"x": np.zeros(bad, "float32")})
+    assert said in str(failed.value) and 'ONNX node that produces "y"' in str(failed.value)
+    for found, wanted in zip(session.run(None, given), before, strict=True):
+        np.testing.assert_array_equal(found, wanted)

@@ -10,7 +10,17 @@ from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, ran
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.frontend.onnx.shape_values import Known
 from minitvm.frontend.onnx.tensor import known_product
-from minitvm.ir.dims import Dim, SymbolicDim, always_less, are_counted_on, is_less, is_measured, larger, larger_here
+from minitvm.ir.dims import (
+    Dim,
+    SymbolicDim,
+    always_less,
+    are_counted_on,
+    falls_short,
+    is_less,
+    is_measured,
+    larger,
+    larger_here,
+)
 from minitvm.ir.expr import Call, Expr
 from minitvm.ir.ops.checks import OutOfRange
 from minitvm.ir.ops.transform import Transpose
@@ -112,13 +122,9 @@ def slice_(node: OnnxNode) -> Expr:
     starts, ends, axes, steps = (node.numbers(i, name, signed=True) for i, name in named)
     if starts is None or ends is None:
         raise node.fail(f"its {'starts' if starts is None else 'ends'} are missing")
-    return _sliced(node, starts, ends, axes or list(range(len(starts))), steps or [1] * len(starts))
-
-
-def _sliced(node: OnnxNode, starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> Expr:
     x = node[0]
-    places = [normalize_axis(node, a, rank(x)) for a in axes]
-    bounds = zip(places, starts, ends, steps, strict=True)
+    places = [normalize_axis(node, a, rank(x)) for a in axes or range(len(starts))]
+    bounds = zip(places, starts, ends, steps or [1] * len(starts), strict=True)
     cuts = [_cut(node, axis, *bound) for axis, *bound in bounds]
     begin, end, strides = zip(*cuts, strict=True) if cuts else ((), (), ())
     return emit("strided_slice", x, begin=begin, end=end, strides=strides, axes=tuple(places))
@@ -172,7 +178,7 @@ def padded(node: OnnxNode, x: Expr, pads: list[Dim], axes: list[int] | None, val
     width: list[tuple[Dim, Dim]] = [(0, 0)] * rank(x)
     for i, axis in enumerate(places):
         width[axis] = (pads[i], pads[i + len(places)])
-    x = _cropped(x, width)
+    x = _cropped(node, x, width)
     grown = tuple((larger_here(a, 0), larger_here(b, 0)) for a, b in width)
     mode = node.attr("mode", "constant")
     if {*grown} <= {(0, 0)}:
@@ -183,18 +189,19 @@ def padded(node: OnnxNode, x: Expr, pads: list[Dim], axes: list[int] | None, val
     return emit("nn.pad", x, fill, pad_width=grown, pad_mode=mode)
 
 
-def _cropped(x: Expr, width: list[tuple[Dim, Dim]]) -> Expr:
+def _cropped(node: OnnxNode, x: Expr, width: list[tuple[Dim, Dim]]) -> Expr:
     for axis, (before, after) in enumerate(width):
-        begin, less = larger_here(0, -before), larger_here(0, -after)
-        if (begin, less) != (0, 0):
-            end = x.tensor_type.extents[axis] - less
-            x = emit("strided_slice", x, begin=(begin,), end=(end,), axes=(axis,))
+        begin, less, extent = larger_here(0, -before), larger_here(0, -after), x.tensor_type.extents[axis]
+        if {begin, less} != {0}:
+            if falls_short(extent, begin + less):
+                raise node.misfit(f"pads {before} and {after} cut off more than dimension {axis} of {x.tensor_type}")
+            x = emit("strided_slice", x, begin=(begin,), end=(extent - less,), axes=(axis,))
     return x
 
 
 def _wrapped(x: Expr, width: tuple[tuple[Dim, Dim], ...]) -> Expr:
     for axis, (before, after) in enumerate(width):
-        if (before, after) != (0, 0):
+        if {before, after} != {0}:
             places = emit("iota", size=x.tensor_type.extents[axis] + before + after)
             x = emit("take", x, emit("subtract", places, emit("extent", size=before)), axis=axis, mode="wrap")
     return x

@@ -21,7 +21,7 @@ from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.resize_open import OpenAxis, cubic_along, linear_along, nearest_along, smoothed_along
 from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.budget import current
-from minitvm.ir.dims import Dim, Undecided
+from minitvm.ir.dims import Dim, Undecided, falls_short
 from minitvm.ir.expr import Constant, Expr
 from minitvm.ir.ops._shape import shapes_differ
 from minitvm.ir.ops.image import COORDINATES, cubic, line_of, meant
@@ -144,6 +144,8 @@ def _asked(node: OnnxNode) -> tuple[list[int], list[float], list[Dim]]:
         raise node.fail("takes either scales or sizes")
     if len(scales or sizes) != len(places):
         raise node.fail(f"{len(scales or sizes)} {'scales' if scales else 'sizes'} for {len(places)} axes")
+    if any(falls_short(size, 0) for size in sizes):
+        raise node.misfit(f"{node[0].tensor_type} cannot have sizes {sizes}, of which one is less than 0")
     return places, scales, sizes
 
 
