@@ -110,9 +110,11 @@ class OpenCall(DirectCall):
         self._checked = [(e, instance.types[e]) for e in (instance.graph.entry_id(c) for c, _ in instance.checks)]
         self._checks: list[Any] = []
         self._last: Mapping[str, int] | None = None
-        self._pointed: tuple[object, Any, list[Leaf]] | None = None
+        self._version = 0
+        """Counts how often types of results were others than before."""
+        self._pointed: tuple[object, Any, int] | None = None
         """Whose lasting arrays kernels were pointed at, with what has to be the same for them to find those: the memory
-        of all other values, the types of what is written."""
+        of all other values, and the types."""
 
     def _is_bound(self, entry: int) -> bool:
         return True
@@ -123,27 +125,29 @@ class OpenCall(DirectCall):
         return self.run(feeds, how)
 
     def run_again(self, sizes: Sizes, lasting: Lasting, new: Mapping[str, Any]) -> list[Any] | None:
-        """As :meth:`run_at`; ``None`` where what lasts cannot be read and written where it is."""
+        """As :meth:`run_at`, of what lasts; ``None`` where some of it has to be copied, or does not fit."""
         self._come_to(sizes)
-        whose, arena, types = self._pointed or (None, None, None)
-        written = [self._types[position] for position in lasting.into]
-        is_there = whose is lasting.token and arena is self.instance.arena and types == written
-        if is_there and self._changed.keys().isdisjoint(new) and all(map(lasting.allows, new.values())):
+        if (
+            self._is_pointed(lasting)
+            and self._changed.keys().isdisjoint(new)
+            and all(map(lasting.allows, new.values()))
+        ):
             for name, array in new.items():
                 self._point(self._inputs[name], address_of(array))
-        elif self._can_point(lasting):
-            self._pointed = lasting.token, self.instance.arena, written
-            self._checks = [_WORDS[t.nbytes].from_address(self.instance.address(entry)) for entry, t in self._checked]
-        else:
+        elif not self._can_point(lasting):
             self._pointed = None
             return None
-        made = dict(lasting.written)
-        for owner in lasting.rest:
-            type_ = self._types[self._made_as[owner]]
-            made[owner] = array = self._results[owner].array(type_.static_shape, numpy_dtype(type_.dtype))
+        found = lasting.results.copy()
+        for position, owner in lasting.rest:
+            type_ = self._types[position]
+            found[position] = array = self._results[owner].array(type_.static_shape, numpy_dtype(type_.dtype))
             self._point(self._readers[owner], address_of(array))
         self._run_quickly()
-        return [made[owner] for owner in self._as_made if owner is not None]
+        return found
+
+    def _is_pointed(self, lasting: Lasting) -> bool:
+        whose, arena, version = self._pointed or (None, None, 0)
+        return whose is lasting.token and arena is self.instance.arena and version == self._version
 
     def _run_quickly(self) -> None:
         """As the instance runs, but that what its checks found is looked at where it lies."""
@@ -162,10 +166,15 @@ class OpenCall(DirectCall):
         are_right = are_right and all(type_.nbytes in _WORDS for _, type_ in self._checked)
         if not are_right or not all(fits(array, self._types[position]) for position, array in into.items()):
             return False
-        lasting.written = self._placed(feeds, into)
-        lasting.rest = [owner for owner in self._results if owner not in lasting.written]
+        written = self._placed(feeds, into)
+        if len(written) < len(into):
+            return False
         self._taken(feeds)
-        return len(lasting.written) == len(into)
+        lasting.results = [into.get(position) for position in range(len(self._as_made))]
+        lasting.rest = [(self._made_as[owner], owner) for owner in self._results if owner not in written]
+        self._checks = [_WORDS[t.nbytes].from_address(self.instance.address(entry)) for entry, t in self._checked]
+        self._pointed = lasting.token, self.instance.arena, self._version
+        return True
 
     def _come_to(self, sizes: Sizes) -> None:
         if sizes.values == self._last:
@@ -173,8 +182,10 @@ class OpenCall(DirectCall):
         values, before = sizes.values, self._last or {}
         self.instance.kept_is_right, self._last = False, values
         for numbers, asked in self._numbers:
-            numbers[...] = [values[symbol] for symbol in asked]
+            for i, symbol in enumerate(asked):
+                numbers[i] = values[symbol]
         if not before or any(values.get(symbol) != before.get(symbol) for symbol in self._named):
+            self._version += 1
             types = {place: sizes.type_at(place) for place in self._places}
             for position, place in self._open:
                 self._types[position] = types[place]

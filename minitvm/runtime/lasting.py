@@ -19,10 +19,10 @@ class Lasting:
         self.feeds, self.into = feeds, into
         self.token = object()
         """What whoever has pointed kernels there remembers: it keeps no array alive."""
-        self.written: Mapping[int, np.ndarray] = {}
-        """The arrays of ``into`` by their owners, once kernels write to all of them."""
-        self.rest: Sequence[int] = ()
-        """The owners of results that get new memory."""
+        self.results: list[np.ndarray | None] = []
+        """By position, the arrays of ``into``, once kernels write to all of them."""
+        self.rest: Sequence[tuple[int, int]] = ()
+        """Position and owner of what gets new memory."""
         spans = sorted(map(span_of, into.values()))
         self._starts, self._ends = [first for first, _ in spans], [last for _, last in spans]
 
