@@ -8,6 +8,7 @@ import minitvm
 from minitvm import relay
 from minitvm.errors import FrontendError
 from minitvm.frontend.other_formats import FRAMEWORKS
+from minitvm.tvm.error import NotOfferedError
 
 SPELLINGS = {
     "IRModule": "ir.expr.Module",
@@ -64,8 +65,10 @@ def test_every_public_name_exists(name: str) -> None:
 def test_a_name_that_is_not_there() -> None:
     with pytest.raises(AttributeError, match="minitvm has no attribute 'tune'"):
         _ = minitvm.tune
-    with pytest.raises(AttributeError, match=r"minitvm\.frontend has no attribute 'from_darknet'"):
-        _ = relay.frontend.from_darknet
+    with pytest.raises(AttributeError, match=r"minitvm\.frontend has no attribute 'from_nothing'"):
+        _ = relay.frontend.from_nothing
+    with pytest.raises(NotOfferedError, match=r"minitvm has no tvm\.relay\.frontend\.from_darknet"):
+        relay.frontend.from_darknet("net.cfg")
 
 
 def test_target_functions() -> None:

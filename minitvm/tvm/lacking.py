@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 from minitvm.doors import is_there
+from minitvm.errors import did_you_mean
 from minitvm.tvm.error import NotOfferedError
 from minitvm.tvm.instead import why
 
@@ -63,7 +64,9 @@ def attribute(home: str, name: str, of: str | None = None) -> Any:
     if is_there(f"{held}.{there}".strip(".")):
         return getattr(importlib.import_module(f"minitvm.{held}"), there or name)
     if name.startswith("_") or why(path) is None:
-        raise AttributeError(f"{of or f'minitvm.{home}'.rstrip('.')} has no attribute {name!r}")
+        module = of or f"minitvm.{home}".rstrip(".")
+        near = None if name.startswith("_") else did_you_mean(name, dir(importlib.import_module(module)), str)
+        raise AttributeError(f"{module} has no attribute {name!r}{f': {near}' if near else ''}")
     return Lacking(path)
 
 

@@ -11,17 +11,19 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from minitvm.errors import IRError, PassError
+from minitvm.errors import IRError, PassError, did_you_mean
 from minitvm.ir import pattern as p
 from minitvm.ir.expr import Call, Expr, Function, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.node import merge_spans
-from minitvm.ir.op import Op
+from minitvm.ir.op import OPS, Op
 from minitvm.ir.structural import structural_equal
 from minitvm.ir.types import TensorType, Type, accepts
 from minitvm.ir.visitor import children, post_order, rebuild_over, substitute, use_counts
 from minitvm.ir.visitor import rewrite as rewrite_nodes
 from minitvm.scopes.nodes import If, Let
 from minitvm.tvm import lacking
+from minitvm.tvm.error import NoSuchNameError
+from minitvm.tvm.relay.operators import signatures
 from minitvm.tvm.relay.scoped import ScopedPattern
 
 _numbers = count()
@@ -200,7 +202,9 @@ def wildcard() -> DFPattern:
 
 
 def is_op(op_name: str) -> DFPattern:
-    """An operator; called with patterns, a call of it."""
+    """An operator; called with patterns, a call of it.  :class:`NoSuchNameError` for a name that no operator has."""
+    if op_name not in OPS and op_name not in signatures():
+        raise NoSuchNameError(f"there is no operator {op_name!r}", hint=did_you_mean(op_name, OPS, str))
     found = DFPattern(lambda name: p.value(name, lambda _: False))
     found.ops = (op_name,)
     return found

@@ -9,6 +9,7 @@ from minitvm import frontend
 from minitvm.errors import FrontendError
 from minitvm.ir.expr import Module
 from minitvm.runtime.ndarray import Parameter
+from minitvm.tvm import lacking
 
 
 def from_onnx(
@@ -43,4 +44,5 @@ def _require_nothing(option: str, value: Any, why: str) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(frontend, name)
+    absent = lacking.why(f"relay.frontend.{name}") is not None
+    return lacking.attribute("relay.frontend", name) if absent else getattr(frontend, name)
