@@ -86,23 +86,21 @@ _DEQUANTIZED = call(Dequantize, value("x"), scalar("scale"), scalar("zero"), nam
 
 @rule(call(Ranking, _DEQUANTIZED, name="arg"))
 def drop_dequantize_before_argmax(arg: Call, x: Expr, scale: Constant, zero: Constant, dequantize: Call) -> Replacement:
-    """A positive scale keeps the order."""
-    if not scale.value > 0:
-        return Declined(f"a scale of {scale.value} does not keep the order")
-    if not _is_injective(x, scale, zero, dequantize):
-        return Declined("different values dequantize to the same")
+    """A positive scale keeps the order, where differences of 1 survive it."""
+    if not _keeps_order(x, scale, zero, dequantize):
+        return Declined(f"a scale of {scale.value} does not keep the order of all values")
     return Call(arg.op, (x,))
 
 
-def _is_injective(x: Expr, scale: Constant, zero: Constant, dequantize: Call) -> bool:
-    """True if no two integers become the same float: differences of 1 survive the scale."""
+def _keeps_order(x: Expr, scale: Constant, zero: Constant, dequantize: Call) -> bool:
+    """True if of two integers the larger one becomes the larger float."""
     if np.dtype(x.dtype).itemsize > 2:
         return False
     low, high = _range(x.dtype)
     every: Any = np.arange(low, high + 1).astype(x.dtype)
     assert isinstance(dequantize.op, Dequantize)
     found = dequantize.op.reference(every, scale.value, zero.value)
-    return bool((np.diff(found) > 0).all() and np.isfinite(found).all())
+    return bool((np.diff(found) > 0).all())
 
 
 def is_float(expr: Expr) -> bool:
@@ -360,7 +358,7 @@ def factor_binomial(whole: Call) -> Replacement:
     Near a root the factors cancel differently: the error is bounded relative to the terms, not to the result.
     """
     terms = [_monomial(leaf) for leaf in _leaves(whole, Add)]
-    if len(terms) != 3 or None in terms or not is_float(whole):
+    if None in terms or not is_float(whole):
         return Declined("it is not a float sum of three products of two values")
     coefficients: dict[frozenset[Expr], float] = {}
     for factor, values in cast("list[tuple[float, tuple[Expr, ...]]]", terms):

@@ -51,7 +51,8 @@ def of_passes(arguments: list[str]) -> int:
     at = arguments.index("--tests") if "--tests" in arguments else len(arguments)
     files = own_guards.files_of(arguments[:at])
     count, left = own_guards.survivors(files, arguments[at + 1 :] or own_guards.TESTS)
-    print(f"{len(files)} files: {count - len(left)} of {count} guards are missed when they are gone")
+    print(*left, sep="\n")
+    print(f"{len(files)} files: {count - len(left)} of {count} guards are missed when they are gone, or spared")
     return len(left)
 
 

@@ -337,6 +337,15 @@ def test_a_lossless_cast_keeps_every_value() -> None:
                 kept = np.array_equal(every.astype(target).astype(source), every)
                 same = kept and np.array_equal(every.astype(target).astype("float64"), every.astype("float64"))
             assert is_lossless(source, target) == same or target == "bool", (source, target)
+    assert is_lossless("int64", "int64") and not is_lossless("int64", "float64")
+
+
+def test_a_narrow_float_that_saturates_stays() -> None:
+    """An infinity of float8_e5m2 is the largest number where a cast saturates."""
+    there = 'cast(cast(%x, dtype="float32"), dtype="float8_e5m2"SATURATE)'
+    small = "Tensor[(4,), float8_e5m2]"
+    becomes(there.replace("SATURATE", ", saturate=False"), "%x", small)
+    stays(there.replace("SATURATE", ""), small)
 
 
 @pytest.mark.parametrize(
@@ -366,7 +375,8 @@ def test_clip_of_everything_a_dtype_holds() -> None:
 @pytest.mark.parametrize("op", ["argmax(VALUE, axis=[0])", "argmin(VALUE, axis=[0])", "argsort(VALUE)"])
 def test_order_of_quantized_values_needs_no_dequantize(op: str) -> None:
     becomes(op.replace("VALUE", "qnn.dequantize(%x, 0.25f, 3i8)"), op.replace("VALUE", "%x"), INT8)
-    stays(op.replace("VALUE", "qnn.dequantize(%x, -0.25f, 3i8)"), INT8)
+    for scale in ("-0.25f", "0f", "nanf", "inff", "1e-45f"):
+        stays(op.replace("VALUE", f"qnn.dequantize(%x, {scale}, 3i8)"), INT8 if scale != "1e-45f" else INT32)
 
 
 # --- binomials: only with fast math -------------------------------------------------------------------------------
@@ -380,6 +390,10 @@ def test_binomials() -> None:
     becomes(two_roots, "multiply(add(%x, multiply(%y, 2f)), add(%x, %y))", config=FAST)
     scaled = "add(add(multiply(multiply(%x, %x), 2f), multiply(multiply(%x, %y), 4f)), multiply(multiply(%y, %y), 2f))"
     becomes(scaled, "%0 = add(%x, %y); multiply(multiply(%0, %0), 2f)", config=FAST)
+
+
+def test_what_has_one_square_is_no_binomial() -> None:
+    stays("add(add(multiply(%x, %x), multiply(%x, %y)), multiply(multiply(%y, %y), 0f))", config=FAST)
 
 
 def test_binomials_stay_without_fast_math() -> None:
