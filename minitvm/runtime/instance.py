@@ -347,10 +347,9 @@ class Instance:
         self._is_open = self.has_run = False
         values = self.memory.read_together([self.there(entry) for entry, _ in self.checks])
         for found, (_, node) in zip(values, self.checks, strict=True):
-            code = found.item() if found.size == 1 else found.max(initial=0)
-            if code:
-                where = [origin(node.spans)] if node.spans else []
-                raise InputError(node.check.format(from_zigzag(int(code))), where=where)
+            if code := found.item() if found.size == 1 else found.max(initial=0):
+                text, spans = node.check.format(from_zigzag(int(code))), node.spans
+                raise InputError(text, where=[origin(spans)] if spans else [])
         self.has_run = True
 
 
