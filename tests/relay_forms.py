@@ -34,6 +34,7 @@ KINDS = {
     "operators: forms and numbers": ["tvm/test_operators_of_relay.py", "tvm/test_rare_operators_of_relay.py"],
     "calls of the tutorials, names": ["tvm/test_tutorial_calls.py", "tvm/test_relay_names.py", "tvm/test_alias.py"],
     "every recorded name is here, or says what to use": ["tvm/test_recorded_names.py"],
+    "operators of levels 1 and 2, behaviour by behaviour": ["tvm/test_levels_of_relay.py"],
     "bad input: names, versions, recursion, tables, generators": ["tvm/test_bad_input_of_relay.py"],
     "quantization": ["quantize/test_quantize.py"],
     "random numbers by keys": ["tvm/test_random_of_relay.py"],

@@ -120,7 +120,7 @@ def external(
     types: str | Sequence[str] | _Array,
 ) -> Call:
     """A function that the code generator ``compiler`` computes, in Python, under the name ``symbol``."""
-def eye(shape: _Int | Sequence[_Int] | _Array, k: _Int = ..., dtype: str = ...) -> Call:
+def eye(shape: Sequence[_Int | SymbolicDim] | _Array, k: _Int = ..., dtype: str = ...) -> Call:
     """Ones on diagonal ``k``, zeros elsewhere, of ``dtype``; ``shape`` is (rows, columns)."""
 def floor(data: _Operand) -> Call:
     """Rounds floats towards minus infinity."""

@@ -19,6 +19,8 @@ from minitvm.tvm.instead import why
 _GRADIENT, _PARTITION = "passes.gradient", "passes.partition"
 
 HELD = {
+    "te.var": "tvm.symbols",
+    "te.size_var": "tvm.symbols",
     "register_func": _PARTITION,
     "relay.op.contrib": "passes:partition",
     "relay.op.register_gradient": _GRADIENT,
@@ -42,10 +44,10 @@ class Lacking:
     def __init__(self, path: str) -> None:
         self._path = path
 
-    def __getattr__(self, name: str) -> Lacking:
+    def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return Lacking(f"{self._path}.{name}")
+        return attribute(self._path, name) if f"{self._path}.{name}" in HELD else Lacking(f"{self._path}.{name}")
 
     def __repr__(self) -> str:
         return f"<tvm.{self._path}, which minitvm does not offer>"

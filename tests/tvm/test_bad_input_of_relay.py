@@ -11,8 +11,13 @@ import pytest
 import minitvm
 from minitvm import relay as names
 from minitvm.errors import IRError, MiniTVMError, ParseError
-from minitvm.ir import register_op_attr
-from minitvm.passes.partition import AnnotateTarget, MergeComposite, PartitionGraph, register_generator
+from minitvm.passes.partition import (
+    AnnotateTarget,
+    MergeComposite,
+    PartitionGraph,
+    register_generator,
+    register_op_attr,
+)
 from minitvm.relay.dataflow_pattern import is_op, wildcard
 
 relay: Any = names  # names that are not there are asked for

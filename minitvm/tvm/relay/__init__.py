@@ -42,7 +42,7 @@ def __getattr__(name: str) -> object:
     """Operators: ``relay.add``, ``relay.nn.conv2d``; and rooms that are imported on first use."""
     if name in ("dataflow_pattern", "frontend") or f"relay.{name}" in HOMES:  # the importer loads onnx
         return importlib.import_module(f"minitvm.tvm.relay.{name}")
-    if lacking.why(f"relay.{name}") or name.startswith("_"):
+    if name.startswith("_"):
         return lacking.attribute("relay", name)
     return operators.function(name)
 

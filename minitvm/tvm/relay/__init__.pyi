@@ -66,6 +66,7 @@ from minitvm.tvm.relay import composed_bits as composed_bits
 from minitvm.tvm.relay import composed_more as composed_more
 from minitvm.tvm.relay import composed_nn as composed_nn
 from minitvm.tvm.relay import composed_qnn as composed_qnn
+from minitvm.tvm.relay import composed_random as composed_random
 from minitvm.tvm.relay import composed_sparse as composed_sparse
 from minitvm.tvm.relay import dataflow_pattern as dataflow_pattern
 from minitvm.tvm.relay import fake_quantization as fake_quantization

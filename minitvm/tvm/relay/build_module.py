@@ -11,7 +11,7 @@ from minitvm import driver
 from minitvm.driver.compile import optimize_for
 from minitvm.errors import ConfigError, InputError, IRError, listing, stage, warn
 from minitvm.ir.expr import Expr, Function, Module, as_graph
-from minitvm.ir.types import TupleType, Type
+from minitvm.ir.types import TensorType, TupleType, Type
 from minitvm.passes import FoldScaleAxis, bind_params
 from minitvm.passes.manager import PASSES, PassContext
 from minitvm.runtime.devices import Device, cpu
@@ -119,6 +119,7 @@ class FunctionExecutor:
         bound = bind_params(function, {name: value for name, value in self.params.items() if name in known})
         module = InferType()(self.mod.with_function("main", bound))
         names, result = [p.name for p in module.main.params], module.main.ret_type
+        wanted = {p.name: p.checked_type for p in module.main.params}
         knows_inputs = self.kind == "debug" and not is_plain_module(module)  # then recursion over numbers ends
         executor = None if knows_inputs else self._executor(module)
 
@@ -134,13 +135,22 @@ class FunctionExecutor:
             if running is None:
                 main = bind_params(module.main, {name: np.asarray(value) for name, value in inputs.items()})
                 running, inputs = self._executor(module.with_function("main", main)), {}
-            running.run(inputs)
+            running.run({name: _as_wanted(value, wanted.get(name)) for name, value in inputs.items()})
             return nested(result, iter(running.get_output(i) for i in range(running.get_num_outputs())))
 
         return call
 
     def _executor(self, module: Module) -> GraphModule:
         return GraphModule(driver.build(module, self.target)["default"](self.device))
+
+
+def _as_wanted(value: Any, type_: Type | None) -> Any:
+    """Floats in the width that the function takes, as TVM's executor copies them; all else as it is."""
+    given = getattr(value, "dtype", None)
+    if not isinstance(type_, TensorType) or given is None or str(given) == type_.dtype:
+        return value
+    floats = all(str(dtype) in ("float16", "float32", "float64") for dtype in (given, type_.dtype))
+    return np.asarray(value).astype(type_.dtype) if floats else value
 
 
 def nested(type_: Type, outputs: Iterator[Any]) -> Any:

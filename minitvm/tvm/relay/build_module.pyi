@@ -14,6 +14,7 @@ from minitvm.ir.expr import Expr as Expr
 from minitvm.ir.expr import Function as Function
 from minitvm.ir.expr import Module as Module
 from minitvm.ir.expr import as_graph as as_graph
+from minitvm.ir.types import TensorType as TensorType
 from minitvm.ir.types import TupleType as TupleType
 from minitvm.ir.types import Type as Type
 from minitvm.passes import FoldScaleAxis as FoldScaleAxis

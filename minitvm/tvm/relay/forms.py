@@ -99,11 +99,11 @@ def var(
     name_hint: str, type_annotation: Any = None, shape: Any = None, dtype: str = "float32", span: Any = None
 ) -> nodes.Var:
     """A variable: ``var("x", TensorType((1, 3)))``, ``var("x", shape=(1, 3), dtype="int8")``, ``var("n", "int32")`` a
-    scalar, ``var("x")`` without a type.  :class:`TypeInferenceError` for a type and a shape."""
+    scalar, ``var("x")`` without a type.  A ``dtype`` is a shape's.  :class:`TypeInferenceError` for type and shape."""
     if isinstance(type_annotation, str) and shape is None:
         type_annotation, shape, dtype = None, (), type_annotation
     sizes: Any = None if shape is None else shape_of(shape)
-    made = builder.var(name_hint, type_annotation, sizes, dtype)
+    made = builder.var(name_hint, type_annotation, sizes, "float32" if sizes is None else dtype)
     return made if _span(span) is None else nodes.Var(made.name, made.checked_type, _span(span))
 
 

@@ -40,6 +40,7 @@ VERSION = '#[version = "0.0.5"]\n'
 _SUFFIX = {"float32": "f", "float64": "f64", "float16": "f16", "int32": "", "int64": "i64", "int16": "i16", "bool": ""}
 """Scalars that stand in the text."""
 _WRITTEN = {"nn.dense": ("units",), "nn.conv2d": ("padding",), "nn.conv2d_transpose": ("padding",)}
+_WRITTEN |= dict.fromkeys((f"nn.{kind}_pool{rank}d" for kind in ("max", "avg") for rank in (1, 2, 3)), ("pool_size",))
 """Attributes that Relay has no default for, or that its functions write in another form than the default."""
 
 
