@@ -14,7 +14,10 @@ import types
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -146,7 +149,8 @@ class StageError(MiniTVMError):
 class OutOfMemoryError(StageError, MemoryError):
     """There is no memory for what a stage needs."""
 
-    __new__ = Exception.__new__  # MemoryError's refuses a class whose first base is another
+    def __new__(cls, *_: object, **__: object) -> Self:
+        return Exception.__new__(cls)  # MemoryError's refuses a class whose first base is another
 
 
 class RecursionLimitError(StageError, RecursionError):

@@ -69,7 +69,7 @@ def _divided(walk: Walk, opened: Mapping[LoopVar, Dim]) -> list[Walk]:
     if factor != extent:
         outer, inner = LoopVar(f"{var.name}o"), LoopVar(f"{var.name}i")
         new = (outer, extent // factor), (inner, factor)
-        walk = walk.moved(var, outer * as_index(factor) + inner, new)  # type: ignore[arg-type]
+        walk = walk.moved(var, outer * as_index(factor) + inner, new)
     index = tuple(without_quotients(i, inner, factor) for i in walk.index)
     value = simplify_expr(without_quotients(walk.value, inner, factor), walk.ranges)
     return [replace(walk, index=index, value=value)]
@@ -98,7 +98,7 @@ def _is_inside(at: Dim, extent: Dim) -> bool:
 def _part(walk: Walk, var: LoopVar, start: Dim, stop: Dim) -> Walk:
     """The values of an axis from ``start`` to before ``stop``, in which comparisons that all answer alike are gone."""
     new, extent = LoopVar(var.name), stop - start
-    part = walk.moved(var, new + as_index(start), ((new, extent),))  # type: ignore[arg-type]
+    part = walk.moved(var, new + as_index(start), ((new, extent),))
 
     def decided(node: LoopExpr) -> LoopExpr:
         edge = _Edge.of(node, new)

@@ -74,8 +74,9 @@ def _simplify_node(node: LoopExpr, ranges: Ranges) -> LoopExpr:
         case Binary("floordiv" | "floormod" as op, a, Const(c, "int64")) if c > 0:
             return _simplify_division(node, op, a, c, ranges)
         case Binary("add" | "sub", a, b) if node.dtype == "int64":
-            joined = affine(node).joined()
-            return node if joined.parts == affine(a).parts + affine(b).parts else joined.to_expr()
+            whole = affine(node).joined()
+            count, *sides = (len(side.terms) + bool(side.constant) for side in (whole, affine(a), affine(b)))
+            return node if count == sum(sides) else whole.to_expr()
         case Reduce(kind, _, value) if value == (nothing := identity_of(kind, node.dtype)):
             return nothing
     return node

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from minitvm.codegen.simplify import simplify_expr
 from minitvm.codegen.stages import Output
@@ -122,8 +122,8 @@ class Walk:
         main = self.moved(var, outer * factor + inner, ((outer, whole), (inner, factor)))
         return [main, self.moved(var, last + whole * factor, ((last, rest),))] if rest else [main]
 
-    def moved(self, var: LoopVar, by: LoopExpr, new: tuple[tuple[LoopVar, int], ...]) -> Walk:
-        """Over the loops ``new`` in place of that of ``var``, which is ``by``."""
+    def moved(self, var: LoopVar, by: LoopExpr, new: tuple[tuple[LoopVar, Any], ...]) -> Walk:
+        """Over the loops ``new``, some as long as only a run says, in place of that of ``var``, which is ``by``."""
         loops = tuple(pair for old in self.loops for pair in (new if old[0] == var else (old,)))
         index, value = self.at({var: by})
         walk = replace(self, loops=loops, index=index, value=value)

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from minitvm.errors import LibraryError, MiniTVMError, TypeInferenceError, UnknownValueError
-from minitvm.frontend import ModelDescription, ValueDescription, keep_files
+from minitvm.frontend import ModelDescription, keep_files
 from minitvm.ir.decision import Decision
-from minitvm.ir.types import STRING, MapType, SequenceType, TensorType, as_shape
+from minitvm.ir.types import STRING, MapType, SequenceType, TensorType
 from minitvm.ort.again import Again
-from minitvm.ort.declared import check_declared, check_given, declared_shapes, with_values
+from minitvm.ort.declared import check_declared, check_given, declared_shapes, declared_type, nothing_of, with_values
+from minitvm.ort.errors import is_ending
 from minitvm.ort.growing import Growing
 from minitvm.ort.plain import Plain
 from minitvm.ort.shelf import Shelf
@@ -96,7 +97,7 @@ class Compiling:
         self._shelf = shelf or Shelf()
         self._model, self.target, self._options, self.description = model, target, options, description
         self._inputs = {v.name: v for v in self.description.inputs}
-        self._types = {v.name: _type_of(v) for v in self.description.inputs}
+        self._types = {v.name: declared_type(v) for v in self.description.inputs}
         self._tensors = {name: type_ for name, type_ in self._types.items() if isinstance(type_, TensorType)}
         self._declared = declared_shapes(options.shape_dict, self._inputs)
         self._lock, self._kept = threading.Lock(), Specialisations(options.specialisations)
@@ -181,7 +182,7 @@ class Compiling:
         arrays = {name: np.asarray(value) for name, value in found.items()}
         given |= {name: array.shape for name, array in arrays.items()}
         stand_ins = {name: np.broadcast_to(np.zeros((), self._dtype(name)), shape) for name, shape in given.items()}
-        held = {name: _nothing(t) for name, t in self._types.items() if isinstance(t, (SequenceType, MapType))}
+        held = {name: nothing_of(t) for name, t in self._types.items() if isinstance(t, (SequenceType, MapType))}
         checked = self._checked(held | stand_ins | arrays)
         known = {name: checked[name] for name in arrays}
         self._specialised({name: checked[name].shape for name in self._tensors}, known, self._compile)
@@ -278,7 +279,7 @@ class Compiling:
         except Exception as error:  # the kernels for all shapes go on serving; nobody waits here
             from minitvm.ort.open_models import reason_of
 
-            if _is_ending(error):
+            if is_ending(error):
                 return
             self.compiled_beside.append(Decision("session", about, False, reason_of(error)))
             if not isinstance(error, MiniTVMError):
@@ -397,18 +398,3 @@ def write(libraries: Sequence[Library], path: str | Path, key: Any = None) -> No
     first, *others = (library.artifact for library in libraries)
     others = [replace(other, model={}) for other in others]
     Library(replace(first, others=tuple(others))).save(path, key)
-
-
-def _nothing(type_: SequenceType | MapType) -> Any:
-    if isinstance(type_, MapType):
-        return {}
-    return None if type_.optional else []
-
-
-def _type_of(value: ValueDescription) -> TensorType | SequenceType | MapType:
-    return value.held or TensorType(as_shape(value.shape), value.dtype)
-
-
-def _is_ending(error: Exception) -> bool:
-    """True if a thread was refused as the process ends: Python has no class for it."""
-    return isinstance(error, RuntimeError) and "interpreter shutdown" in str(error)

@@ -11,6 +11,7 @@ import numpy as np
 
 from minitvm.errors import InputError, UnknownValueError, listing
 from minitvm.frontend import ValueDescription
+from minitvm.ir.types import MapType, SequenceType, TensorType, as_shape
 from minitvm.ort.errors import MissingInputError
 from minitvm.runtime.checks import unknown_name
 
@@ -102,3 +103,15 @@ def with_values(
             if not more:
                 raise
             known |= more
+
+
+def declared_type(value: ValueDescription) -> TensorType | SequenceType | MapType:
+    """The type of a model's input or output as its file has it."""
+    return value.held or TensorType(as_shape(value.shape), value.dtype)
+
+
+def nothing_of(type_: SequenceType | MapType) -> Any:
+    """An empty value of a type that is no tensor's."""
+    if isinstance(type_, MapType):
+        return {}
+    return None if type_.optional else []

@@ -29,7 +29,7 @@ class Values:
         self._names = _Lately()
 
     def turn(self) -> None:
-        """From now on something else is compared."""
+        """Turns to other things, which are compared from now on."""
         self._values.turn()
         self._names.turn()
 

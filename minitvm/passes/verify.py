@@ -133,14 +133,15 @@ def compare_numbers(
     known.results[after.main] = found.results
     if found.difference:
         given = arguments_for(before.main, after.main, found.inputs, what)
-        error = NumbersDiffer(
-            f"{what} changed {found.difference}",
-            where=_first_difference(before.main, after.main, found.inputs, given, rtol),
-            hint="both modules ran through the operators' references on the same random inputs",
-        )
-        error.found = found
-        raise error
+        raise _differ(what, found, _first_difference(before.main, after.main, found.inputs, given, rtol))
     return found
+
+
+def _differ(what: str, found: Comparison, where: list[str]) -> NumbersDiffer:
+    hint = "both modules ran through the operators' references on the same random inputs"
+    error = NumbersDiffer(f"{what} changed {found.difference}", where=where, hint=hint)
+    error.found = found
+    return error
 
 
 def _judge(before: Function, after: Function, rtol: float, exactness: Exactness | None) -> Explain | None:

@@ -108,7 +108,7 @@ class Binder:
             raise DoesNotFit(f"dimension {error}") from None
 
     def quick_sizes(self, values: Mapping[str, int]) -> Sizes | None:
-        """As :meth:`sizes_for`, by Python code of its own; ``None`` where that says no."""
+        """The sizes that :meth:`sizes_for` finds, by Python code of its own; ``None`` where that says no."""
         try:
             found = self._code(*[values[symbol] for symbol in self._order])
         except (KeyError, ZeroDivisionError):

@@ -132,11 +132,6 @@ class Affine(Generic[Term]):
     def of(term: Term) -> Affine[Term]:
         return Affine(0, {term: 1})
 
-    @property
-    def parts(self) -> int:
-        """How much is added up."""
-        return len(self.terms) + bool(self.constant)
-
     def scaled(self, factor: int) -> Affine[Term]:
         if factor == 1:
             return self
