@@ -14,10 +14,7 @@ import types
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
+from typing import NoReturn, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -149,7 +146,7 @@ class StageError(MiniTVMError):
 class OutOfMemoryError(StageError, MemoryError):
     """There is no memory for what a stage needs."""
 
-    def __new__(cls, *_: object, **__: object) -> Self:
+    def __new__(cls, *_: object, **__: object) -> OutOfMemoryError:
         return Exception.__new__(cls)  # MemoryError's refuses a class whose first base is another
 
 

@@ -125,11 +125,7 @@ class OpenCall(DirectCall):
         return self.run(feeds, how)
 
     def run_again(self, sizes: Sizes, lasting: Lasting, new: Mapping[str, Any]) -> list[Any] | None:
-<<<<<<< HEAD
         """As :meth:`run_at`, of what lasts; ``None`` where some of it has to be copied, or does not fit."""
-=======
-        """Runs as :meth:`run_at` does; ``None`` where what lasts cannot be read and written where it is."""
->>>>>>> a97cb4ac (Budgets and types hold again: docstrings, one long file, one long function)
         self._come_to(sizes)
         if (
             self._is_pointed(lasting)
