@@ -125,7 +125,7 @@ class OpenCall(DirectCall):
         return self.run(feeds, how)
 
     def run_again(self, sizes: Sizes, lasting: Lasting, new: Mapping[str, Any]) -> list[Any] | None:
-        """As :meth:`run_at`, of what lasts; ``None`` where some of it has to be copied, or does not fit."""
+        """Runs as :meth:`run_at` does, of what lasts; ``None`` where some of it has to be copied, or does not fit."""
         self._come_to(sizes)
         if (
             self._is_pointed(lasting)

@@ -180,7 +180,7 @@ class Eye(Op, name="eye", fusion=Fusion.INJECTIVE, takes_stored=False):
         return TensorType(self.shape, self.dtype)
 
     def reference(self) -> np.ndarray:
-        rows, columns = self.shape
+        rows, columns = map(int, self.shape)
         return np.asarray(np.eye(rows, columns, self.k)).astype(self.dtype)
 
     def compute(self) -> Stage:
