@@ -65,18 +65,13 @@ def _in_blocks(pieces: Iterable[Data]) -> Iterator[Data]:
     """The same bytes, in blocks that are written at once: file systems with large pages make each of them one, which
     takes one entry of the TLB where the file is mapped, not 512."""
     block = bytearray()
-    for piece in (memoryview(data) for data in pieces):
-        start = 0
-        while start < len(piece):
-            end = start + _BLOCK - len(block)
-            if block or end > len(piece):
-                block += piece[start:end]
+    for piece in pieces:
+        for start in range(0, len(piece), _BLOCK):
+            part, room = memoryview(piece)[start : start + _BLOCK], _BLOCK - len(block)
+            block += part[:room]
             if len(block) == _BLOCK:
                 yield memoryview(block)
-                block = bytearray()
-            elif not block:  # as it lies there: pages of a copy would take as long as the writing
-                yield piece[start:end]
-            start = end
+                block = bytearray(part[room:])
     yield memoryview(block)
 
 
