@@ -453,15 +453,15 @@ def combine_convolutions(x: Expr, a: Constant, b: Constant, one: Call, two: Call
 @right(
     call(
         "concatenate",
-        tuple_of(call("nn.dense", value("x"), value("a")), call("nn.dense", value("x"), value("b"))),
+        tuple_of(call("nn.dense", value("x"), value("a"), name="one"), call("nn.dense", value("x"), value("b"))),
         name="whole",
     ),
     **SUMS,
 )
-def combine_dense(x: Expr, a: Expr, b: Expr, whole: Call) -> Replacement:
+def combine_dense(x: Expr, a: Expr, b: Expr, one: Call, whole: Call) -> Replacement:
     if op_of(whole).axis not in (1, -1) or a.dtype != b.dtype:
         return Declined("along another axis")
-    made = relay.nn.dense(x, relay.concatenate([a, b], axis=0))
+    made = relay.nn.dense(x, relay.concatenate([a, b], axis=0), out_dtype=one.dtype)
     return made if made.type == whole.type else Declined("another type")
 
 
