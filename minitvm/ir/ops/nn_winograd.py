@@ -166,8 +166,7 @@ class Conv2dWinograd(BlockedConvolution, name="nn.contrib_conv2d_winograd_NCHWc"
         of_tile = np.fmax.reduceat(np.fmax.reduceat(largest, range(0, rows, size), 1), range(0, columns, size), 2)
         around = of_tile.repeat(size, 1).repeat(size, 2)[:, :rows, :columns]
         alone = ~(around <= largest * APART) | ~np.isfinite(largest)
-        taps = self._taps(self._own(w))
-        taps = taps.reshape(len(taps), -1).T
+        taps = self._taps(self._own(w)).reshape(tiled.shape[1], -1).T
         for n, y in zip(*np.nonzero(alone.any(2)), strict=True):
             windows = slid[n, :, y, alone[n, y]]
             tiled[n, :, y, alone[n, y]] = windows.reshape(len(windows), -1) @ taps

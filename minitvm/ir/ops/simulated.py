@@ -21,8 +21,8 @@ class QAnnotateKind(IntEnum):
 
 class SimulatedQuantize(Op, name="annotation.simulated_quantize", fusion=Fusion.BROADCAST, precision=Precision.WIDE):
     """``round(clip(data / dom_scale, clip_min, clip_max)) * dom_scale``, ties to even; ``data`` itself for a ``kind``
-    of 0.  The kinds are 1, an input, 2, a weight, and 3, a sum.  ``sign`` says whether the integers will have one, which
-    the bounds decide; ``rounding`` is to the nearest.
+    of 0.  The kinds are 1, an input, 2, a weight, and 3, a sum.  ``sign`` says whether the integers have one, which the
+    bounds decide; ``rounding`` is to the nearest.
 
     data: (...) floats, dom_scale, clip_min, clip_max: () of the same dtype -> (...).
     """
