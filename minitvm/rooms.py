@@ -86,4 +86,5 @@ BEHIND |= {
     "runtime.devices.memory_above": "runtime.nvidia.memory_of",
     "runtime.native.openblas": "runtime.cblas.functions",
     "shown.html_of": "lab.notebook.html_of",
+    "target.tagged": "tvm.tags.tagged",
 }

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from minitvm.cpu_costs import CPU
+from minitvm.doors import door
 from minitvm.errors import TargetError, did_you_mean
 
 OPTIONS: dict[str, dict[str, str]] = {
@@ -105,14 +106,12 @@ class Target:
         if isinstance(text, Mapping) and "kind" not in text:
             raise TargetError("a target without its kind", hint='{"kind": "llvm", "mcpu": "znver4"}, or a string')
         if isinstance(text, Mapping):
-            options_given = [f"-{name}={value}" for name, value in text.items() if name != "kind"]
-            return Target.parse(shlex.join([text["kind"], *options_given]))
-        words = _words(str(text))
-        kind = words[0] if words else ""
+            return Target.parse(shlex.join([text["kind"], *(f"-{k}={v}" for k, v in text.items() if k != "kind")]))
+        kind, *words = _words(tagged(str(text))) or [""]
         if kind not in OPTIONS:
             raise TargetError(f"unknown target {textwrap.shorten(str(text), 80)!r}", hint=_known_targets(kind, text))
         options: dict[str, str] = {}
-        for word in words[1:]:
+        for word in words:
             name, _, value = word.lstrip("-").partition("=")
             if name not in OPTIONS[kind]:
                 raise TargetError(
@@ -238,6 +237,12 @@ class MachineModel:
         """Elements of ``dtype`` in one vector register."""
         bits = 8 if dtype == "bool" else int("".join(c for c in dtype if c.isdigit()))
         return max(1, self.vector_bytes * 8 // bits)
+
+
+@door
+def tagged(text: str) -> str:
+    """The target string that a name of a device stands for; the text itself where it is no such name."""
+    return text
 
 
 def _words(text: str) -> list[str]:
