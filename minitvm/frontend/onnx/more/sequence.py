@@ -141,9 +141,10 @@ def _concatenated(node: OnnxNode) -> Expr:
     rows = stack_of(_list(node))
     if rows is not None and (stack or is_named(rows.type)):
         return joined(rows, normalize_axis(node, axis, rank(rows) - 1 + stack), stack)
-    pieces = None if stack else _pieces(_list(node))
-    if pieces is not None and normalize_axis(node, axis, rank(pieces[0])) == pieces[1]:
-        return pieces[0]
+    if (pieces := None if stack else _pieces(_list(node))) is not None:
+        x, along, _ = pieces
+        if normalize_axis(node, axis, rank(x)) == along and is_less(0, x.tensor_type.extents[along]):
+            return x
     if not parts or not all(isinstance(part.type, TensorType) and is_numeric(part.type) for part in parts):
         return emit("sequence.concatenate", node[0], axis=axis, stack=stack)
     axis = normalize_axis(node, axis, rank(parts[0]) + stack)
