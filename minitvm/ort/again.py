@@ -34,9 +34,10 @@ class Again:
     @staticmethod
     def of(engine: Engine, lasting: Lasting, plain: Plain, last: Specialised | None) -> Again | None:
         """``None`` where such runs have kernels of their own, or compute in Python."""
-        bound = None if last is None else last.library
-        room = bound.room if isinstance(bound, Bound) else None
-        return None if room is None or not isinstance(bound, Bound) else Again(engine, lasting, plain, bound, room)
+        if last is None or not isinstance(last.library, Bound):
+            return None
+        room = last.library.room
+        return None if room is None else Again(engine, lasting, plain, last.library, room)
 
     def run(self, new: Mapping[str, Any]) -> list[Any] | None:
         """All results, where ``new`` inputs are others than in the last run; ``None`` where what is bound has to be

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -24,8 +24,8 @@ from minitvm.ir.decision import Decision
 from minitvm.ir.types import STRING, MapType, SequenceType, TensorType
 from minitvm.ort.again import Again
 from minitvm.ort.declared import check_declared, check_given, declared_shapes, declared_type, nothing_of, with_values
-from minitvm.ort.errors import is_ending
 from minitvm.ort.growing import Growing
+from minitvm.ort.loaded import write
 from minitvm.ort.plain import Plain
 from minitvm.ort.shelf import Shelf
 from minitvm.ort.symbolic import Measured, Shapes, SymbolicLibraries
@@ -245,8 +245,7 @@ class Compiling:
         """What runs bound inputs and results as the last run did; ``None`` where each run looks at all of them."""
         plain, opened = self._plain or (None, None)
         values = None if plain is None or self._by_value else plain.values(feeds)
-        is_grown = self._growing is not None and into
-        if plain is None or opened is None or values is None or is_grown:
+        if plain is None or opened is None or values is None or (self._growing is not None and into):
             return None
         return Again.of(self, Lasting(feeds, into), plain, self.at(opened, values, feeds))
 
@@ -279,7 +278,7 @@ class Compiling:
         except Exception as error:  # the kernels for all shapes go on serving; nobody waits here
             from minitvm.ort.open_models import reason_of
 
-            if is_ending(error):
+            if _is_ending(error):
                 return
             self.compiled_beside.append(Decision("session", about, False, reason_of(error)))
             if not isinstance(error, MiniTVMError):
@@ -393,8 +392,6 @@ class Compiling:
         return compile(self._model, self.target, given.opt_level, open_shapes, value_dict=values, **how)
 
 
-def write(libraries: Sequence[Library], path: str | Path, key: Any = None) -> None:
-    """Libraries of one model as one file, the first of which says what it is."""
-    first, *others = (library.artifact for library in libraries)
-    others = [replace(other, model={}) for other in others]
-    Library(replace(first, others=tuple(others))).save(path, key)
+def _is_ending(error: Exception) -> bool:
+    """True if a thread was refused as the process ends: Python has no class for it."""
+    return isinstance(error, RuntimeError) and "interpreter shutdown" in str(error)

@@ -71,8 +71,3 @@ NoSuchFile = NoSuchFileError
 NotImplemented = UnsupportedOperatorError
 RuntimeException = TypeInferenceError
 DeviceReset = EngineError = EPFail = DeviceError
-
-
-def is_ending(error: Exception) -> bool:
-    """True if a thread was refused as the process ends: Python has no class for it."""
-    return isinstance(error, RuntimeError) and "interpreter shutdown" in str(error)

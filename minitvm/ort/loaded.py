@@ -1,8 +1,9 @@
-"""A saved library behind a session: what it is for is compiled already."""
+"""A saved library behind a session: what it is for is compiled already; and the file of several."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -96,3 +97,9 @@ def _of_type(name: str, type_: Leaf) -> ValueDescription:
         return ValueDescription(name, str(type_), "", ())
     shape = tuple(d if isinstance(d, int) else None if d.is_anonymous else str(d) for d in type_.shape)
     return ValueDescription(name, tensor_text(type_.dtype), type_.dtype, shape)
+
+
+def write(libraries: Sequence[Library], path: Any, key: Any = None) -> None:
+    """Libraries of one model as one file, the first of which says what it is."""
+    first, *others = (library.artifact for library in libraries)
+    Library(replace(first, others=tuple(replace(other, model={}) for other in others))).save(path, key)

@@ -17,8 +17,9 @@ from minitvm.errors import InputError, LibraryError
 from minitvm.frontend import ModelDescription, describe_importable, keep_files, load_model, with_inputs
 from minitvm.ir.decision import Decision
 from minitvm.ort.again import Again
-from minitvm.ort.compiling import CompileOptions, Compiling, write
+from minitvm.ort.compiling import CompileOptions, Compiling
 from minitvm.ort.declared import check_given
+from minitvm.ort.loaded import write
 from minitvm.runtime.direct import AS_EVER, How
 from minitvm.runtime.graph import HostCall
 from minitvm.runtime.library import Library

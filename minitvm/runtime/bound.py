@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from minitvm import config
 from minitvm.errors import MiniTVMError
@@ -24,6 +24,8 @@ from minitvm.runtime.direct import AS_EVER, DirectCall, How, is_readable
 from minitvm.runtime.graph import Artifact, HostCall, Segment, steps_of
 from minitvm.runtime.instance import Instance
 from minitvm.runtime.lasting import Lasting
+
+T = TypeVar("T")
 
 Shapes: TypeAlias = Mapping[str, tuple[int, ...]]
 """Of inputs, by name."""
@@ -229,16 +231,8 @@ class SizePlan:
     _idle: list[OpenCall] = field(default_factory=list)
 
     def call(self, sizes: Sizes, feeds: Mapping[str, Any], how: How) -> list[Any]:
-        try:
-            call = self._idle.pop()
-        except IndexError:
-            call = self._make(self.library)
-        arena = self._arenas.taken(call.instance)
-        try:
-            return call.run_at(sizes, feeds, how)
-        finally:
-            self._arenas.give_back(arena)
-            self._idle.append(call)
+        call = self._free() or self._make(self.library)
+        return self._lent(call, lambda: call.run_at(sizes, feeds, how))
 
     def grown(self, values: Mapping[str, int], before: Mapping[str, int]) -> Sizes | None:
         """The sizes for values of which none is less than before; ``None`` where they need another plan."""
@@ -250,13 +244,21 @@ class SizePlan:
     def call_again(self, sizes: Sizes, lasting: Lasting, new: Mapping[str, Any]) -> list[Any] | None:
         """All results of a run of what lasts, of which these inputs are others than in the run before; ``None`` where
         :meth:`call` has to look at all of it."""
+        call = self._free()
+        return None if call is None else self._lent(call, lambda: call.run_again(sizes, lasting, new))
+
+    def _free(self) -> OpenCall | None:
+        """A call that nobody else runs."""
         try:
-            call = self._idle.pop()
+            return self._idle.pop()
         except IndexError:
             return None
+
+    def _lent(self, call: OpenCall, run: Callable[[], T]) -> T:
+        """What ``run`` gives, in memory that nobody else has meanwhile; the call is free after it."""
         arena = self._arenas.taken(call.instance)
         try:
-            return call.run_again(sizes, lasting, new)
+            return run()
         finally:
             self._arenas.give_back(arena)
             self._idle.append(call)
