@@ -45,6 +45,8 @@ BEHIND |= {
     "frontend.onnx.index.selected_each": "frontend.onnx.places.selected_each",
     "frontend.onnx.model.without_weights": "frontend.onnx.mapped.without_weights",
     "frontend.onnx.tensor.text": "frontend.onnx.more.sequence.text",
+    "ir.assumed.least_of_cases": "ir.extremes.least_of_cases",
+    "ir.dims.same": "ir.extremes.same",
     "ir.register_op_attr": "passes.partition.register_op_attr",
     "ir.expr.packed": "ir.pickled.packed",
     "ir.expr.unpacked": "ir.pickled.unpacked",

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
+from minitvm.doors import door
 from minitvm.ir.assumed import (
     MEASURED,
     RELATIONS,
@@ -59,8 +60,8 @@ __all__ = ["FUNCTIONS", "MEASURED", "PLACES", "RELATIONS", "ROOM", "Assumptions"
 __all__ += ["SymbolicDim", "Undecided", "always_less", "anonymous", "are_counted_on", "assumed", "assumptions"]
 __all__ += ["broadcast_dims", "ceil_divide", "common_shape", "deciding", "differ", "divide", "facts", "facts_of"]
 __all__ += ["falls_short", "forget_since", "is_anonymous", "is_asked", "is_equal", "is_less", "is_measured", "lacks"]
-__all__ += ["larger", "larger_here", "least", "measure", "measured", "measuring", "number", "product", "replace"]
-__all__ += ["sampled", "smaller", "smaller_here", "symbol", "symbols_of", "truncating_divide", "under", "usual"]
+__all__ += ["larger", "least", "measure", "measured", "measuring", "number", "product", "replace"]
+__all__ += ["same", "sampled", "smaller", "symbol", "symbols_of", "truncating_divide", "under", "usual"]
 __all__ += ["with_ones"]
 
 ROOM, PLACES = "minitvm.room", ".places"
@@ -79,11 +80,17 @@ def is_less(a: Dim, b: Dim) -> bool:
 
 def is_equal(a: Dim, b: Dim) -> bool:
     """True if a is b: as far as it is seen, else as the sample has it; :class:`Undecided` where there is none."""
-    if a == b:
+    if same(a, b):
         return True
     if always_less(a, b) or always_less(b, a):
         return False
     return _sampled(Fact("==", a, b), Fact("!=", a, b))
+
+
+@door
+def same(a: Dim, b: Dim) -> bool:
+    """True if they are equal whatever the symbols stand for, as far as that is seen."""
+    return a == b
 
 
 def _sampled(fact: Fact, other: Fact) -> bool:
@@ -109,7 +116,7 @@ def differ(a: Dim, b: Dim) -> bool:
 
 def _count_on(a: Dim, b: Dim) -> bool:
     """Counts on that they are equal, unless the sample has it otherwise: then on that they are not."""
-    found = None if a == b else asked()
+    found = None if same(a, b) else asked()
     if found is None:
         return True
     fact = Fact("==", a, b)
@@ -161,27 +168,6 @@ def _extreme(function: str, a: Dim, b: Dim) -> Dim:
     if always_less(b, a + 1):
         return b if function == "min" else a
     return applied(function, a, b)
-
-
-def larger_here(a: Dim, b: Dim) -> Dim:
-    """The larger of a and b as the sample has it, a where they are equal; that the other is no larger is a fact."""
-    found = assumed()
-    if is_measured(a) or is_measured(b):  # which of them is larger differs from run to run
-        return larger(a, b)
-    if found is not None and found.sample is not None and _holds(Fact("<", a, b), found.sample):
-        a, b = b, a
-    try:
-        return b if is_less(a, b) else a
-    except Undecided:
-        return larger(a, b)
-
-
-def smaller_here(a: Dim, b: Dim) -> Dim:
-    """The smaller of a and b as the sample has it, b where they are equal; that the other is no smaller is a fact."""
-    if is_measured(a) or is_measured(b):
-        return smaller(a, b)
-    larger_one = larger_here(a, b)
-    return a if larger_one == b else b if larger_one == a else smaller(a, b)
 
 
 def ceil_divide(a: Dim, b: int) -> Dim:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import pickle
@@ -36,6 +37,7 @@ from minitvm.ir.dims import (
     least,
     product,
     replace,
+    same,
     smaller,
     symbol,
     truncating_divide,
@@ -66,6 +68,16 @@ def test_dimensions_are_equal_when_they_are_the_same_whatever_the_symbols_are() 
     assert N + (4 - N % 4) % 4 == (N + 3) // 4 * 4 and 5 % N == 5 - 5 // N * N
     assert (4 * N * M - 4 * M) // (N - 1) == 4 * M and (N * N - 1) // (N + 1) == N - 1
     assert hash(N + 1) == hash(1 + N)
+
+
+def test_sums_of_minima_and_maxima_are_the_same_as_what_they_add_up_to() -> None:
+    assert same(smaller(N, 1) + larger(N - 1, 0), N) and same(larger(N * M - 3, 0) + smaller(3, M * N), N * M)
+    assert not same(smaller(N, 2) + larger(N - 1, 0), N)
+    assert smaller(N, smaller(N, 10)) == smaller(N, 10) and smaller(N + 1, larger(N - 1, 0)) == larger(N - 1, 0)
+    for dim in (smaller(N - 3, M) - larger(N, 2 * M), 2 * larger(N - M, smaller(M, 4)) - smaller(N, M)):
+        least_ = least(dim)
+        for n, m in itertools.product((0, 1, 3, 9), repeat=2):
+            assert least_ is None or least_ <= valued(dim, n=n, m=m)
 
 
 def test_anonymous_dimensions_equal_only_themselves() -> None:

@@ -94,6 +94,19 @@ FORMS: dict[str, tuple[str, list[list[Shape]]]] = {
             p = ReduceSum <keepdims = 0> (piece, axis) }> }""",
         [[(8, 3)], [(9, 3)], [(1, 3)], [(7, 3)]],
     ),
+    "rolled": (
+        f"""(float[n, s, 3] x) => (float[n, s, 3] y, float[n, s, 3] z) <{_AXIS}, int64[1] first = {{0}},
+        int64[1] last = {{-1}}, int64[1] far = {{9223372036854775807}}> {{
+        a = Slice (x, last, far, axis) b = Slice (x, first, last, axis) y = Concat <axis = 1> (a, b)
+        shape = Shape <start = 1, end = 2> (x) half = Div (shape, two)
+        c = Slice (x, half, far, axis) d = Slice (x, first, half, axis) z = Concat <axis = 1> (c, d) }}""",
+        [[(2, 8, 3)], [(1, 1, 3)], [(3, 0, 3)], [(2, 31, 3)]],
+    ),
+    "the best of ten at most": (
+        """(float[n] x) => (float[k] y, float[m] z) <int64[1] ten = {10}> {
+        n = Shape (x) k = Min (n, ten) y, i = TopK (x, k) z = Gather <axis = 0> (x, i) }""",
+        [[(40,)], [(3,)], [(0,)], [(10,)]],
+    ),
     "product": ("(float[m, k] x, float[n, k] w) => (float[m, n] y) { y = Gemm <transB = 1> (x, w) }", []),
 }
 FORMS["product"][1].extend([[(3, 40), (5, 40)], [(1, 7), (2, 7)], [(33, 513), (17, 513)], [(4, 16), (4, 16)]])

@@ -31,7 +31,6 @@ from minitvm.ir.dims import (
     common_shape,
     differ,
     larger,
-    larger_here,
     smaller,
     with_ones,
 )
@@ -248,7 +247,7 @@ def _open_range(start: Dim, limit: Dim, delta: Dim, dtype: str) -> Expr:
     if not isinstance(delta, int) or delta == 0:
         raise Undecided(f"a range in steps of {delta} has as many elements as a run says")
     ahead = limit - start if delta > 0 else start - limit
-    steps = emit("iota", size=larger_here(ceil_divide(ahead, abs(delta)), 0), dtype=dtype)
+    steps = emit("iota", size=larger(ceil_divide(ahead, abs(delta)), 0), dtype=dtype)
     return emit("add", emit("multiply", steps, delta), start)
 
 
