@@ -80,7 +80,7 @@ def is_less(a: Dim, b: Dim) -> bool:
 
 def is_equal(a: Dim, b: Dim) -> bool:
     """True if a is b: as far as it is seen, else as the sample has it; :class:`Undecided` where there is none."""
-    if same(a, b):
+    if a == b or same(a, b):
         return True
     if always_less(a, b) or always_less(b, a):
         return False
@@ -116,7 +116,7 @@ def differ(a: Dim, b: Dim) -> bool:
 
 def _count_on(a: Dim, b: Dim) -> bool:
     """Counts on that they are equal, unless the sample has it otherwise: then on that they are not."""
-    found = None if same(a, b) else asked()
+    found = None if a == b or same(a, b) else asked()
     if found is None:
         return True
     fact = Fact("==", a, b)
