@@ -57,7 +57,7 @@ INSTEAD: dict[str, str] = {
     **dict.fromkeys(("relay.Match", "relay.Clause", "relay.Constructor", "relay.TypeData"), "tensors and tuples only"),
     **dict.fromkeys(("relay.RefCreate", "relay.RefRead", "relay.RefWrite"), "graphs are pure: nothing is overwritten"),
     **dict.fromkeys(("relay.op.strategy", "relay.op.register_strategy"), _KERNELS),
-    **dict.fromkeys(("relay.op.register_compute", "relay.op.register_schedule", "relay.op.op"), _KERNELS),
+    **dict.fromkeys(("relay.op.register_compute", "relay.op.register_schedule"), _KERNELS),
     **{
         f"relay.testing.{name}": "the networks are those of minitvm.testing: resnet, vgg, mobilenet, dcgan, lstm, ..."
         for name in ("darknet", "yolo_detection", "synthetic", "resnet_3d", "nat", "tf", "py_converter")
@@ -142,14 +142,6 @@ INSTEAD: dict[str, str] = {
     "relay.frontend.ChangeDatatype": "relay.transform.ToMixedPrecision",
     **_below("relay.frontend", "from_caffe from_darknet from_oneflow", _EXPORT),
     "relay.frontend.quantize_conv_bias_mode_from_tflite": _EXPORT,
-    **_below(
-        "relay.dataflow_pattern",
-        "AltPattern AttrPattern CallPattern ConstantPattern DataTypePattern DominatorPattern ExprPattern"
-        " FunctionPattern IfPattern LetPattern ShapePattern TupleGetItemPattern TuplePattern TypePattern VarPattern"
-        " WildcardPattern",
-        "functions make patterns: is_op, wildcard, is_constant, ..., all of them DFPattern",
-    ),
-    **_below("relay.dataflow_pattern", "match partition", "methods of patterns: pattern.match(expr)"),
     "relay.sparse_fill_rows": "rows that are empty only data say: fill a dense tensor, relay.sparse_to_dense",
     "relay.vision.proposal": "relay.vision.non_max_suppression of the boxes that anchors make",
 }

@@ -303,8 +303,14 @@ def parse(
         parser = _RelayParser(source, init_meta_table)
         parser.beside = {str(name): f for name, f in init_module.functions.items()} if init_module else {}
         made = Module(parser.module()) if parser.at("def") else Module.from_expr(parser.expression({}))
-        made = as_groups(made if is_plain_module(made) else linked(infer_module(named(made))))
+        made = as_groups(made if is_plain_module(made) and not _is_open(made) else linked(infer_module(named(made))))
     return made if init_module is None else Module({**init_module.functions, **made.functions})
+
+
+def _is_open(module: Module) -> bool:
+    """True where parameters that have types leave a result without one: a function inside has none."""
+    functions = module.functions.values()
+    return any(f.body.checked_type is None and all(p.checked_type is not None for p in f.params) for f in functions)
 
 
 def parse_expr(source: str, constants: Constants | None = None, variables: Any = ()) -> Any:

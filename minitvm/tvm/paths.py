@@ -35,6 +35,7 @@ HOMES = {
     "relay.ir_pass": "minitvm.tvm.relay.analysis",
     "relay.op.contrib": f"minitvm.{_PARTITION}",
     "relay.op.contrib.register": f"minitvm.{_PARTITION}.composite",
+    "relay.op.op": "minitvm.tvm.relay.op",
     "relay.param_dict": "minitvm.runtime.param_dict",
     "relay.parser": "minitvm.tvm.parser",
     "relay.quantize": "minitvm.quantize",

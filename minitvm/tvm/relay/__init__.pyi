@@ -77,6 +77,10 @@ ty = _ty
 from minitvm.tvm.relay import forms as forms
 from minitvm.tvm.relay import frontend as frontend
 from minitvm.tvm.relay import mixed_precision as mixed_precision
+from minitvm.tvm.relay import pattern_facts as pattern_facts
+from minitvm.tvm.relay import pattern_groups as pattern_groups
+from minitvm.tvm.relay import patterns as patterns
+from minitvm.tvm.relay import reach as reach
 from minitvm.tvm.relay import registered as registered
 from minitvm.tvm.relay import scoped as scoped
 from minitvm.tvm.relay import text as text

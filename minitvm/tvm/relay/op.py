@@ -63,6 +63,8 @@ def list_op_names() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "op":  # Relay's file of what is registered for operators
+        return importlib.import_module(__name__)
     if name in _FAMILIES:
         return importlib.import_module("minitvm.tvm.relay")
     if f"relay.op.{name}" in lacking.HELD or lacking.why(f"relay.op.{name}") or name.startswith("_"):

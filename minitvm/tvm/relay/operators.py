@@ -187,7 +187,15 @@ def plain(value: Any) -> Any:
         return np.dtype(value).name
     if isinstance(value, (list, tuple)):
         return tuple(map(plain, value))
-    return value if isinstance(value, SymbolicDim) else number(value)
+    return value if isinstance(value, SymbolicDim) else _short(number(value))
+
+
+def _short(value: Any) -> Any:
+    """A number; one of float32's by its shortest name, as the text has it: 1e-05, not 9.999999747378752e-06."""
+    if type(value) is not float or not abs(value) < np.finfo("float32").max:
+        return value
+    narrow = np.float32(value)
+    return float(str(narrow)) if value == narrow else value
 
 
 def _known(expr: Expr) -> Any:

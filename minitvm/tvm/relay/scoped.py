@@ -1,18 +1,15 @@
-"""What our nodes and modules have of Relay's where there are scopes: text, and the parts of a choice."""
+"""What our nodes and modules have of Relay's where there are scopes: text, the parts of a choice, and
+tuples as sequences."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from minitvm.ir import expr as nodes
 from minitvm.ir import node
-from minitvm.ir import pattern as p
 from minitvm.ir.expr import Expr
-from minitvm.ir.visitor import children
-from minitvm.scopes.nodes import If, Let, is_graph, is_plain_module
+from minitvm.scopes.nodes import is_graph, is_plain_module
 from minitvm.scopes.normal import is_choice, opened
 
 
@@ -50,25 +47,13 @@ def _part_of_choice(index: int) -> property:
     return property(part)
 
 
-@dataclass(frozen=True, eq=False)
-class ScopedPattern(p.Pattern):
-    """A ``let`` or a choice, of such parts."""
-
-    of: tuple[p.Pattern, ...] = ()
-    node: type[Expr] = Let
-
-    def parts(self) -> tuple[p.Pattern, ...]:
-        return self.of
-
-    def accepts_kind(self, expr: Expr) -> bool:
-        return isinstance(expr, self.node) or (self.node is If and is_choice(expr))
-
-    def orders(self, expr: Expr) -> Iterator[tuple[tuple[p.Pattern, ...], tuple[Expr, ...]]]:
-        yield self.of, children(opened(expr) if is_choice(expr) else expr)
-
-
 _FORMS: dict[type, dict[str, Any]] = {
     nodes.Module: {"astext": text_of},
+    nodes.Tuple: {
+        "__len__": lambda node: len(node.fields),
+        "__bool__": lambda _: True,
+        "__getitem__": lambda node, index: node.fields[index],
+    },
     nodes.Call: {name: _part_of_choice(i) for i, name in enumerate(("cond", "true_branch", "false_branch"))},
 }
 """By class, what is put on it."""
