@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias
@@ -180,10 +180,10 @@ class _Walk:
             if node in seen:
                 yield _Fact(path, f"#{seen[node]}", node)
                 continue
-            if not isinstance(node, (Constant, TupleGetItem, Var)):
+            if isinstance(node, Call) or (children(node) and not isinstance(node, TupleGetItem)):  # () is content
                 seen[node] = len(seen)
             yield _Fact(path, f"={type(node).__name__}", node)
-            yield from self.node(node, path)
+            yield from FACTS.get(type(node), _Walk.node)(self, node, path)
             what = {Call: ".args[{}]", Tuple: ".fields[{}]"}.get(type(node), ".tuple")
             operands = [(child, _Path(what.format(i), path)) for i, child in enumerate(children(node))]
             stack += operands[::-1]
@@ -214,9 +214,8 @@ class _Walk:
     def values(self, values: Mapping[str, Any], path: _Path) -> Iterator[_Fact]:
         """Attributes: their names, then the value of each."""
         yield _Fact(path, repr(sorted(values)), values)
-        for name in sorted(values):
-            where, value = _Path(f".{name}", path), values[name]
-            yield self.function(value, where) if isinstance(value, Function) else _Fact(where, self.key(value), value)
+        for name, value in sorted(values.items()):
+            yield _Fact(_Path(f".{name}", path), self.key(value), value)
 
     def key(self, value: Any) -> str:
         if isinstance(value, Function):
@@ -226,6 +225,10 @@ class _Walk:
         if isinstance(value, (np.ndarray, np.generic)):
             return _bits(np.asarray(value))
         return f"{value:.0f}" if isinstance(value, float) and value.is_integer() else repr(value)  # 1.0 equals 1
+
+
+FACTS: dict[type, Callable[[_Walk, Expr, _Path], Iterator[_Fact]]] = {}
+"""By kind of node, the facts of one that another room has."""
 
 
 def _typed(node: Expr, path: _Path) -> _Fact:

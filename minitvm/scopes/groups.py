@@ -14,7 +14,7 @@ _OURS, _THEIRS = ("primitive", "name", "reshape_only"), ("Primitive", "relay.res
 
 def relays_attributes(function: Function) -> dict[str, Any]:
     """A function's attributes by Relay's names: a group has no name of its own there."""
-    if not function.is_primitive:
+    if not function.attrs.get("primitive"):
         return dict(function.attrs)
     rest = {name: value for name, value in function.attrs.items() if name not in _OURS}
     moves = {"relay.reshape_only": 1} if function.attrs.get("reshape_only") else {}

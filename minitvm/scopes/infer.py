@@ -103,7 +103,10 @@ class _Round:
         if isinstance(node, (Apply, Call)):
             return self.call(node)
         if isinstance(node, Let):
-            return rebuild(node, (self.done[node.var], self.done[node.value], self.done[node.body]))
+            made = rebuild(node, (self.done[node.var], self.done[node.value], self.done[node.body]))
+            assert isinstance(made, Let)
+            made.check()
+            return made
         return rebuild(node, [self.done[part] for part in children(node)])
 
     def function(self, node: Function) -> Expr:

@@ -65,9 +65,12 @@ class Let(Scoped):
         if not isinstance(variable, Var):
             raise IRError(f"a Let binds a variable, not a {type(variable).__name__}")
         self._made((variable, value, body), getattr(body, "checked_type", None), span)
-        wanted, given = variable.checked_type, value.checked_type
+
+    def check(self) -> None:
+        """:class:`TypeInferenceError` where the value does not fit the variable."""
+        wanted, given = self.var.checked_type, self.value.checked_type
         if wanted is not None and given is not None and not accepts(wanted, given):
-            raise TypeInferenceError(f"variable %{variable.name} is {wanted}, its value {given}")
+            raise TypeInferenceError(f"variable %{self.var.name} is {wanted}, its value {given}")
 
     @property
     def var(self) -> Var:

@@ -114,7 +114,6 @@ INSTEAD: dict[str, str] = {
     "relay.transform.mixed_precision": "relay.transform.ToMixedPrecision",
     "relay.transform.memory_plan": _PLANNED,
     "relay.transform.infer_layout_utils": "relay.op.register_convert_op_layout",
-    **_below("relay.op", "OpPattern", "minitvm.ir.op.Fusion has the patterns"),
     **_below(
         "relay.op", "OpStrategy register_broadcast_schedule register_injective_schedule register_pattern", _KERNELS
     ),

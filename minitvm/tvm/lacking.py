@@ -20,6 +20,12 @@ _GRADIENT, _PARTITION = "passes.gradient", "passes.partition"
 
 HELD = {
     "te.var": "tvm.symbols",
+    "tir.Any": "tvm.symbols",
+    "tir.IntImm": "tvm.symbols",
+    "tir.FloatImm": "tvm.symbols",
+    "tir.StringImm": "tvm.symbols",
+    "tir.Var": "tvm.symbols:var",
+    "tir.SizeVar": "tvm.symbols:var",
     "te.size_var": "tvm.symbols",
     "register_func": _PARTITION,
     "relay.op.contrib": "passes:partition",

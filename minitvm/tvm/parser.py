@@ -26,12 +26,12 @@ from minitvm.ir.parser import parse_expr as _our_expr
 from minitvm.ir.parser import parse_module as _our_module
 from minitvm.ir.reader import _TOKEN as _OURS
 from minitvm.ir.reader import Constants, Token, tokenize
-from minitvm.ir.types import accepts
+from minitvm.ir.types import Type, accepts
 from minitvm.runtime.param_dict import _load_array, _Reader
 from minitvm.scopes.groups import as_groups
-from minitvm.scopes.infer import infer, infer_module
+from minitvm.scopes.infer import infer_module
 from minitvm.scopes.names import linked, named
-from minitvm.scopes.nodes import Global, Let, applied, conditional, declared, is_graph, is_plain_module
+from minitvm.scopes.nodes import Global, Let, applied, conditional, declared, is_plain_module
 
 _VERSION = re.compile(r'\A\s*#\[version\s*=\s*"(\d+)\.(\d+)\.(\d+)"\]')
 _NEWEST = (0, 0, 5)
@@ -78,6 +78,8 @@ class _RelayParser(_Parser):
         self.given: set[str] = set()
         self.own: set[str] = set()
         self.beside: dict[str, Function] = {}
+        self.whole = True
+        """False for an expression by itself, whose variables have the types that are written, and no others."""
 
     def function_named(self, name: str, token: Token | None = None) -> Any:
         """The module's function; of one that is being read, its name."""
@@ -163,6 +165,7 @@ class _RelayParser(_Parser):
         """Bindings and expressions, of which the last is the result; ``let`` stands around what follows it."""
         lets: list[tuple[Expr, Expr, Token]] = []
         while True:
+            start = self.token
             if self.accept("let"):
                 lets.append(self.let())
             elif self.token.kind == "name" and self.tokens[self.position + 1].text == "=":
@@ -173,6 +176,7 @@ class _RelayParser(_Parser):
                 found = self.expr()
                 if not self.accept(";"):
                     break
+                lets.append((Var("_", self._known(found)), found, start))
                 continue
             self.expect(";")
         for variable, value, token in reversed(lets):
@@ -191,12 +195,15 @@ class _RelayParser(_Parser):
             self.bind(key, variable, token)
             return variable, self.expr(), token
         value = self.expr()
-        known = value.checked_type
+        known = self._known(value)
         if type_ is not None and known is not None and not accepts(type_, known):
             raise self.error(f"{token.text} is declared as {type_}, its value is {known}", token=token)
         variable = Var(name, type_ or known)
         self.bind(key, variable, token)
         return variable, value, token
+
+    def _known(self, value: Expr) -> Any:
+        return value.checked_type if self.whole else None
 
     def expr(self, least: int = 1) -> Expr:
         """Operands between infix operators, which bind as in Relay."""
@@ -328,8 +335,14 @@ def parse_expr(source: str, constants: Constants | None = None, variables: Any =
     if len(parser.tokens) == 2 and parser.token.text.startswith("@"):
         named: Any = importlib.import_module("minitvm.tvm.relay.forms").GlobalVar(parser.name("@", "a function")[0])
         return named
-    found = parser.expression({})
-    return found if is_graph(found) else infer(found)
+    parser.whole = False
+    return parser.expression({})
+
+
+def parse_type(source: str) -> Type:
+    """The type that a text describes: ``Tensor[(1, 3), float32]``."""
+    found: Type = _RelayParser(source).type()
+    return found
 
 
 fromtext = parse_module = parse

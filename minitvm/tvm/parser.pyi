@@ -27,11 +27,11 @@ _OURS = __OURS
 from minitvm.ir.reader import Constants as Constants
 from minitvm.ir.reader import Token as Token
 from minitvm.ir.reader import tokenize as tokenize
+from minitvm.ir.types import Type as Type
 from minitvm.ir.types import accepts as accepts
 from minitvm.runtime.param_dict import _load_array as _load_array
 from minitvm.runtime.param_dict import _Reader as _Reader
 from minitvm.scopes.groups import as_groups as as_groups
-from minitvm.scopes.infer import infer as infer
 from minitvm.scopes.infer import infer_module as infer_module
 from minitvm.scopes.names import linked as linked
 from minitvm.scopes.names import named as named
@@ -40,7 +40,6 @@ from minitvm.scopes.nodes import Let as Let
 from minitvm.scopes.nodes import applied as applied
 from minitvm.scopes.nodes import conditional as conditional
 from minitvm.scopes.nodes import declared as declared
-from minitvm.scopes.nodes import is_graph as is_graph
 from minitvm.scopes.nodes import is_plain_module as is_plain_module
 def parse(source: str, source_name: Any='from_string', init_module: Module | None=None, init_meta_table: Any=None) -> Module:
     """The module that a text describes: Relay's where it has a version line, else ours.
@@ -52,6 +51,9 @@ def parse_expr(source: str, constants: Constants | None=None, variables: Any=())
     """The expression that a text describes: Relay's, with a version line or without, unless ``constants`` or
     ``variables`` are given, as our text has them; the name of an operator or of a function by itself is that.
     """
+    ...
+def parse_type(source: str) -> Type:
+    """The type that a text describes: ``Tensor[(1, 3), float32]``."""
     ...
 fromtext = parse
 parse_module = parse

@@ -54,7 +54,7 @@ def test_what_is_wrong_with_let_and_if() -> None:
     with pytest.raises(TypeInferenceError, match="condition is"):
         relay.If(X, X, X)
     with pytest.raises(TypeInferenceError, match="variable %y is"):
-        relay.Let(relay.var("y", shape=(7,)), X, X)
+        relay.transform.InferType()(minitvm.IRModule.from_expr(relay.Let(relay.var("y", shape=(7,)), X, X)))
 
 
 def test_scope_builder() -> None:

@@ -130,7 +130,7 @@ def test_names_of_nodes_and_variables() -> None:
         ("--10", "10"),
         ("1 -1", "1 - 1"),
         ('/* a /* b */ " */ (1, 2) // the end', "(1, 2)"),
-        ("(); let %x: _ = 3; 4; %x", "let %y: int32 = 3; %y"),
+        ("(); let %x: _ = 3; 4; %x", "let %a = (); let %y = 3; let %b = 4; %y"),
         ("let %f = fn (%x: int32) { %x * %x }; %f(3)", "let %g = fn (%y: int32) { %y * %y }; %g(3)"),
         ("free_var %a/b: float32; exp(%a/b)", "free_var %c: float32; exp(%c)"),
     ],

@@ -11,7 +11,7 @@ from minitvm.runtime.param_dict import load_param_dict, save_param_dict
 from minitvm.tvm import lacking, transform
 from minitvm.tvm.parser import fromtext, parse, parse_expr
 from minitvm.tvm.paths import HOMES
-from minitvm.tvm.relay import analysis, backend, build_module, expr, expr_functor, op, operators
+from minitvm.tvm.relay import analysis, backend, build_module, equality, expr, expr_functor, op, operators
 from minitvm.tvm.relay.analysis import free_vars
 from minitvm.tvm.relay.build_module import bind_params_by_name, build, create_executor, optimize
 from minitvm.tvm.relay.expr import Any, Function, If, Let, ScopeBuilder, TupleWrapper, bind, scalar_type

@@ -16,6 +16,7 @@ from minitvm.tvm.parser import parse_expr as parse_expr
 from minitvm.tvm.relay import analysis as analysis
 from minitvm.tvm.relay import backend as backend
 from minitvm.tvm.relay import build_module as build_module
+from minitvm.tvm.relay import equality as equality
 from minitvm.tvm.relay import expr as expr
 from minitvm.tvm.relay import expr_functor as expr_functor
 from minitvm.tvm.relay import op as op

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from minitvm.errors import TypeInferenceError, did_you_mean
 from minitvm.ir import builder
-from minitvm.ir.op import OPS, Op
+from minitvm.ir.op import OPS, Fusion, Op, signature
 from minitvm.tvm import lacking
 from minitvm.tvm.relay import operators, registered
 from minitvm.tvm.relay.registered import register_alter_op_layout, register_convert_op_layout, register_legalize
@@ -40,6 +40,17 @@ class OpName:
         """Forgets what is registered for it."""
         registered.reset_attribute(self.name, attr_name)
 
+    @property
+    def num_inputs(self) -> int:
+        """The number of its arguments; -1 where they are any number."""
+        known = signature(OPS[self.name])
+        return -1 if known.variadic else len(known.names)
+
+    @property
+    def description(self) -> str:
+        """What it computes."""
+        return builder.described(OPS[self.name])
+
     def __call__(self, *args: Any, **attributes: Any) -> Any:
         return builder.call_op(self.name, *args, **attributes)
 
@@ -48,6 +59,30 @@ class OpName:
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+
+class _EveryOperator(type):
+    """What calls apply, and what names it, are operators."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, (Op, OpName))
+
+
+class Operators(metaclass=_EveryOperator):
+    """TVM's ``ir.Op``."""
+
+    @staticmethod
+    def get(op_name: str) -> OpName:
+        """The operator of that name."""
+        return get(op_name)
+
+    @staticmethod
+    def list_op_names() -> list[str]:
+        """All operators' names."""
+        return list_op_names()
+
+
+OpPattern = Fusion
 
 
 def get(op_name: str) -> OpName:

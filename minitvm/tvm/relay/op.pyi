@@ -5,7 +5,9 @@ from typing import TYPE_CHECKING, Any
 from minitvm.errors import TypeInferenceError as TypeInferenceError
 from minitvm.errors import did_you_mean as did_you_mean
 from minitvm.ir import builder as builder
+from minitvm.ir.op import Fusion as Fusion
 from minitvm.ir.op import Op as Op
+from minitvm.ir.op import signature as signature
 from minitvm.tvm.relay import operators as operators
 from minitvm.tvm.relay import registered as registered
 from minitvm.tvm.relay.registered import register_alter_op_layout as register_alter_op_layout
@@ -31,6 +33,16 @@ class OpName:
         """Forgets what is registered for it."""
         ...
 
+    @property
+    def num_inputs(self) -> int:
+        """The number of its arguments; -1 where they are any number."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What it computes."""
+        ...
+
     def __call__(self, *args: Any, **attributes: Any) -> Any:
         ...
 
@@ -39,6 +51,19 @@ class OpName:
 
     def __hash__(self) -> int:
         ...
+class Operators:
+    """TVM's ``ir.Op``."""
+
+    @staticmethod
+    def get(op_name: str) -> OpName:
+        """The operator of that name."""
+        ...
+
+    @staticmethod
+    def list_op_names() -> list[str]:
+        """All operators' names."""
+        ...
+OpPattern = Fusion
 def get(op_name: str) -> OpName:
     """The operator of that name; :class:`TypeInferenceError` where there is none."""
     ...

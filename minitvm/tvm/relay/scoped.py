@@ -28,6 +28,8 @@ def _relay_text(of: Any, show_meta_data: bool) -> str:
 
 
 def _text_of_expr(expr: nodes.Expr, show_meta_data: bool) -> str:
+    if not isinstance(expr, nodes.Expr):
+        return str(expr)
     return _expr_text(expr, show_meta_data) if is_graph(expr) else _relay_text(expr, show_meta_data)
 
 

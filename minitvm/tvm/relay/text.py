@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from minitvm.ir.attributes import format_attribute, quote
-from minitvm.ir.expr import Call, Constant, Expr, Function, Module, Tuple, TupleGetItem, Var
+from minitvm.ir.expr import Call, Constant, Expr, Function, GlobalVar, Module, Tuple, TupleGetItem, Var
 from minitvm.ir.loop import dependency_order
 from minitvm.ir.op import Op
 from minitvm.ir.ops.control import If
@@ -44,8 +44,10 @@ _WRITTEN |= dict.fromkeys((f"nn.{kind}_pool{rank}d" for kind in ("max", "avg") f
 """Attributes that Relay has no default for, or that its functions write in another form than the default."""
 
 
-def astext(node: Module | Expr, show_meta_data: bool = True) -> str:
+def astext(node: Any, show_meta_data: bool = True) -> str:
     """Relay's text; without ``show_meta_data`` large constants are left out."""
+    if not isinstance(node, (Module, Expr)):  # the name of a function or of an operator
+        return VERSION + (f"@{format_name(node)}" if isinstance(node, GlobalVar) else str(node.name))
     printer = _RelayText(node if isinstance(node, Module) else None, isinstance(node, (Module, Function)))
     text = printer.module_text() if isinstance(node, Module) else printer.expr_text(node)
     return VERSION + text + (printer.metadata() if show_meta_data and printer.held else "")
@@ -168,12 +170,13 @@ class _RelayText(_Printer):
         while isinstance(last, Let):
             last = last.body
         written = _written_once(order, last)
+        values = {node.let.value for node in order if isinstance(node, Binding)}
         for node in order:
             if isinstance(node, Binding):
                 lines.append(self.binding(node.let, scope))
             elif isinstance(node, Let):
                 scope.labels[node] = self.name(node.body, scope) if node.body is not last else ""
-            elif node is last or node in written or isinstance(node, (Var, Constant, Global)) or node in self.globals:
+            elif (node is last and node not in values) or node in written or self.is_name(node):
                 continue
             elif not scope.label(node):
                 text = self.node_text(node, scope)
@@ -189,8 +192,11 @@ class _RelayText(_Printer):
         value = self.name(let.value, scope) if self.is_known(let.value, scope) else self.node_text(let.value, scope)
         return f"{scope.indent}let {label}{shown} = {value}{self.comment(let.value)};"
 
+    def is_name(self, node: Expr) -> bool:
+        return isinstance(node, (Var, Constant, Global)) or node in self.globals
+
     def is_known(self, node: Expr, scope: _Scope) -> bool:
-        return isinstance(node, (Var, Constant, Global)) or node in self.globals or bool(scope.label(node))
+        return self.is_name(node) or bool(scope.label(node))
 
     def comment(self, node: Expr) -> str:
         shown = self.show_types and node.checked_type is not None and not isinstance(node, (Var, Constant, Global))
