@@ -103,22 +103,22 @@ def dominates(parent: DFPattern, path: DFPattern, child: DFPattern) -> Dominator
 
 def has_attr(attrs: Mapping[str, Any], pattern: DFPattern | None = None) -> AttrPattern:
     """What has such attributes."""
-    return (pattern or wildcard()).has_attr(attrs)
+    return AttrPattern(pattern or wildcard(), attrs)
 
 
 def has_type(ttype: Type, pattern: DFPattern | None = None) -> TypePattern:
     """What has that type."""
-    return (pattern or wildcard()).has_type(ttype)
+    return TypePattern(pattern or wildcard(), ttype)
 
 
 def has_dtype(dtype: str, pattern: DFPattern | None = None) -> DataTypePattern:
     """What has that dtype."""
-    return (pattern or wildcard()).has_dtype(dtype)
+    return DataTypePattern(pattern or wildcard(), dtype)
 
 
 def has_shape(shape: Sequence[int], pattern: DFPattern | None = None) -> ShapePattern:
     """What has that shape."""
-    return (pattern or wildcard()).has_shape(shape)
+    return ShapePattern(pattern or wildcard(), shape)
 
 
 def match(pattern: DFPattern, expr: Expr) -> bool:

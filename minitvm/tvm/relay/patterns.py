@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from minitvm.errors import PassError
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
@@ -20,9 +20,6 @@ from minitvm.scopes.nodes import Apply, If, Let
 from minitvm.scopes.normal import is_choice, opened
 from minitvm.tvm.relay.op import OpName
 from minitvm.tvm.relay.reach import Reach
-
-if TYPE_CHECKING:
-    from minitvm.tvm.relay.pattern_facts import AttrPattern, DataTypePattern, ShapePattern, TypePattern
 
 Found: TypeAlias = "dict[DFPattern, tuple[Any, ...]]"
 COMMUTATIVE = ("add", "multiply")
@@ -93,24 +90,24 @@ class DFPattern:
     def __truediv__(self, other: DFPattern) -> CallPattern:
         return _operator("divide")(self, other)
 
-    def has_attr(self, attrs: Mapping[str, Any]) -> AttrPattern:
+    def has_attr(self, attrs: Mapping[str, Any]) -> DFPattern:
         """This one, where the operator, the call's operator or the function has such attributes."""
-        found: AttrPattern = _in("pattern_facts").AttrPattern(self, attrs)
+        found: DFPattern = _in("pattern_facts").AttrPattern(self, attrs)
         return found
 
-    def has_type(self, ttype: Type) -> TypePattern:
+    def has_type(self, ttype: Type) -> DFPattern:
         """This one, of a type."""
-        found: TypePattern = _in("pattern_facts").TypePattern(self, ttype)
+        found: DFPattern = _in("pattern_facts").TypePattern(self, ttype)
         return found
 
-    def has_dtype(self, dtype: str) -> DataTypePattern:
+    def has_dtype(self, dtype: str) -> DFPattern:
         """This one, of a dtype."""
-        found: DataTypePattern = _in("pattern_facts").DataTypePattern(self, dtype)
+        found: DFPattern = _in("pattern_facts").DataTypePattern(self, dtype)
         return found
 
-    def has_shape(self, shape: Sequence[int]) -> ShapePattern:
+    def has_shape(self, shape: Sequence[int]) -> DFPattern:
         """This one, of a shape."""
-        found: ShapePattern = _in("pattern_facts").ShapePattern(self, shape)
+        found: DFPattern = _in("pattern_facts").ShapePattern(self, shape)
         return found
 
     def optional(self, option_constructor: Callable[[DFPattern], DFPattern]) -> DFPattern:
