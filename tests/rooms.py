@@ -50,7 +50,7 @@ ROOMS = {
     "primer": room(1_000, "primer.py"),
     "testing": room(579, "testing"),
     "more": room(
-        4_850,
+        4_840,
         f"frontend/onnx/more ir/ops/more {_PASSES}/by_parts.py {_PASSES}/parallel_blocks.py {_LOOPS}/dense_blocks.py"
         f" {_LOOPS}/recurrent_quantized.py {_LOOPS}/running_sum.py {_LOOPS}/tensor_scatter.py",
     ),
@@ -109,7 +109,7 @@ ROOMS = {
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 25_815, 303_110, 11.75
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 25_800, 303_000, 11.75
 
 
 def python_files() -> list[str]:

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 from itertools import product
+from typing import TypeAlias
 
-from minitvm.codegen.simplify import simplify_expr
 from minitvm.ir.loop import (
     Binary,
     Buffer,
@@ -15,14 +15,12 @@ from minitvm.ir.loop import (
     LoopExpr,
     LoopVar,
     Mma,
+    Size,
     Stmt,
     Store,
     Wgmma,
     allocated,
-    map_stmt,
     stmt_exprs,
-    substitute_vars,
-    walk_exprs,
     walk_stmts,
 )
 from minitvm.ir.loop.affine import ANYTHING, Affine, Facts, Range, Ranges, address, affine, bounds, counter, loads
@@ -110,40 +108,34 @@ def carried(loop: For, only_flow: bool = False) -> Access | None:
     return None
 
 
-def independent(loop: For) -> bool:
-    """True if no two iterations are seen to meet.
-
-    Where indices divide the variable by a number, as those of fused loops do, quotient and remainder are two loops: no
-    two of the outer one may meet, and no two of the inner one at the same place of the outer.
-    """
-    if carried(loop) is None:
-        return True
-    indices = (index for access in accesses(loop.body, named=False) for index in access.index)
-    divisors = (_divisor(node, loop.var) for index in indices for node in walk_exprs(index))
-    extent, size = bounds(loop.extent, {}).high, max(divisors, default=0)
-    if extent is None or not 1 < size < extent:
-        return False
-    outer, inner, count = LoopVar(loop.var.name), LoopVar(loop.var.name), -(-extent // size)
-    ranges = inner_ranges(loop.body) | {outer: Range(0, count - 1), inner: Range(0, size - 1)}
-    at = {loop.var: outer * size + inner}
-    body = map_stmt(loop.body, lambda e: simplify_expr(substitute_vars(e, at), ranges))
-    rest = For(inner, Const(size), body)
-    return independent(For(outer, Const(count), rest)) and independent(rest)
-
-
-def _divisor(node: LoopExpr, var: LoopVar) -> int:
-    """The number that a node divides a sum with the variable in it by, or 0."""
-    match node:
-        case Binary("floordiv" | "floormod", x, Const(divisor, "int64")) if var in affine(x).terms:
-            return int(divisor)
-    return 0
-
-
 def may_meet(a: Access, b: Access, var: LoopVar, extent: int | None, ranges: Ranges) -> bool:
     """True if iterations ``v`` and ``w != v`` may reach one element by ``a`` and ``b``; decided by any dimension."""
-    forms = [(affine(i), affine(j)) for i, j in zip(a.index, b.index, strict=True)]
+    pairs = _rejoined([_bare(affine(i), affine(j)) or (i, j) for i, j in zip(a.index, b.index, strict=True)])
+    forms = [(affine(i), affine(j)) for i, j in pairs]
     forms.append((address(a.buffer, a.index), address(b.buffer, b.index)))
     return all(_may_be_equal(x, y, var, extent, ranges) for x, y in forms)
+
+
+Pair: TypeAlias = tuple[LoopExpr, LoopExpr]
+"""Two numbers of which is asked if they may be equal."""
+
+
+def _bare(a: Affine[LoopExpr], b: Affine[LoopExpr]) -> Pair | None:
+    """The terms of two forms that have but one, where multiples and constants are the same."""
+    alike = a.constant == b.constant and [*a.terms.values()] == [*b.terms.values()] and len(a.terms) == 1
+    return (*a.terms, *b.terms) if alike else None  # type: ignore[return-value]
+
+
+def _rejoined(pairs: list[Pair]) -> list[Pair]:
+    """Pairs that are equal where these are: quotient and remainder of a position, as fused loops have them, are equal
+    where the position is."""
+    for pair in pairs:
+        match pair:
+            case Binary("floordiv", x, Const() | Size() as c), Binary("floordiv", y, d) if c is d:
+                rest = Binary("floormod", x, c), Binary("floormod", y, c)
+                if rest in pairs:
+                    return _rejoined([(x, y) if p == pair else p for p in pairs if p != rest])
+    return pairs
 
 
 def _may_be_equal(x: Affine[LoopExpr], y: Affine[LoopExpr], var: LoopVar, extent: int | None, ranges: Ranges) -> bool:

@@ -184,13 +184,12 @@ def in_pieces(loops: Loops, body: Stmt, name: str, wanted: int) -> For:
 
 
 def unflatten(position: LoopExpr, extents: Sequence[int]) -> tuple[LoopExpr, ...]:
-    """The row-major index of a flat position; the leading one needs no remainder."""
+    """The row-major index of a flat position; the leading one of several needs no remainder."""
     index: list[LoopExpr] = []
-    for extent in reversed(extents[1:]):
-        index.append(position % extent)
-        position = position // extent
-    if extents:
-        index.append(position if extents[0] != 1 else Const(0))
+    for d, extent in reversed([*enumerate(extents)]):
+        leads = all(n == 1 for n in extents[:d])
+        index.append(Const(0) if extent == 1 else position if leads else position % extent)
+        position = position if leads else position // extent
     return tuple(reversed(index))
 
 
@@ -199,6 +198,7 @@ def unflatten(position: LoopExpr, extents: Sequence[int]) -> tuple[LoopExpr, ...
 
 def lanes(found: For, kind: LoopKind = LoopKind.VECTORIZED) -> Stmt:
     """All iterations at once: each statement below becomes a loop over lanes, each memory a lane's own element of it.
+    Serial ones keep stores side by side together.
 
     Loops below stay around it, so what varies with the lane is neither their extent nor a condition around them.  Of
     another ``kind`` the new loops are around lanes that are there already, and memory has the place in front.
@@ -215,7 +215,7 @@ def lanes(found: For, kind: LoopKind = LoopKind.VECTORIZED) -> Stmt:
 
     def walk(stmt: Stmt) -> Stmt:
         match stmt:
-            case Seq(stmts):
+            case Seq(stmts) if kind is not LoopKind.SERIAL or not all(isinstance(part, Store) for part in stmts):
                 return seq(*map(walk, stmts))
             case For(inner, extent, body, inside) if var not in extent.mentions and (
                 last or inside is not LoopKind.VECTORIZED

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from minitvm.codegen.dependences import accesses, inner_ranges, may_meet
-from minitvm.codegen.loops import fresh_vars, inside, lanes, redirect, trips
+from minitvm.codegen.loops import fresh_vars, inside, lanes, redirect
 from minitvm.codegen.schedule_loops import (
     ORDERED,
     LoopName,
@@ -18,6 +18,7 @@ from minitvm.codegen.schedule_loops import (
     check_interchange,
     constant_extent,
     find_loop,
+    known_extent,
     reorder,
     require,
     require_nested,
@@ -124,7 +125,7 @@ def fission(kernel: Kernel, loop: LoopName) -> Kernel:
     assert isinstance(body, Seq)
     kinds = (*ORDERED, LoopKind.VECTORIZED)
     require(kernel, found.kind in kinds, f"loop {name} is {found.kind.value}", "fission first")
-    for number in range(1, len(body.stmts)):
+    for number in range(1, len(body.stmts) if known_extent(kernel, found) != 1 else 0):
         _require_apart(kernel, found, seq(*body.stmts[:number]), body.stmts[number])
     first, *others = (For(found.var, found.extent, part, found.kind) for part in body.stmts)
     return with_loop(kernel, found, seq(first, *map(fresh_vars, others)))
@@ -145,7 +146,7 @@ def _require_apart(kernel: Kernel, around: For, first: Stmt, then: Stmt) -> None
 
 def distribute(kernel: Kernel, loop: LoopName, scope: str = "shared") -> Kernel:
     """The iterations side by side in the loops below, as ``jam`` has them, but in loops: each statement below becomes a
-    loop, and memory below gets a place for each iteration in front, in ``scope``.
+    loop (stores side by side share one), and memory below gets a place for each iteration in front, in ``scope``.
 
     A reduction's loop so gets around ``loop``, and its sums stay in memory: partial sums, a piece of the depth at a
     time once that loop is split.
@@ -154,7 +155,7 @@ def distribute(kernel: Kernel, loop: LoopName, scope: str = "shared") -> Kernel:
     constant_extent(kernel, found)
     check_independent(kernel, found)
     require(kernel, found.kind in ORDERED, f"loop {found.var.name} is {found.kind.value}", "distribute first")
-    made = lanes(found, LoopKind.SERIAL) if trips(found) > 1 else found
+    made = lanes(found, LoopKind.SERIAL)
     inside = [f for f in walk_stmts(made) if isinstance(f, For) and f.var.name == found.var.name]
     alike = not any(isinstance(s, (Alloc, Barrier)) for f in inside for s in walk_stmts(f.body))
     why = f"memory inside loop {found.var.name} is under a loop or a condition that varies with it"

@@ -9,7 +9,8 @@ import pytest
 from small_kernels import C, X, Y, check, matmul, prefix_sum, refusal, scale, sums, triangle
 
 from minitvm.codegen import schedule
-from minitvm.ir.loop import Alloc, Binary, Buffer, Kernel, LoopExpr, LoopKind, Stmt, Store, const, loop, seq
+from minitvm.ir.dims import symbol
+from minitvm.ir.loop import Alloc, Binary, Buffer, Kernel, LoopExpr, LoopKind, Stmt, Store, const, loop, nest, seq
 
 # --- kinds ----------------------------------------------------------------------------------------------------
 
@@ -232,6 +233,24 @@ def test_iterations_of_fused_loops_are_known_to_keep_apart() -> None:
     assert (
         refusal(lambda: schedule.parallel(halves, "v")) == "halves: iterations of loop v depend on each other through y"
     )
+
+
+def test_fused_loops_of_open_sizes_are_known_to_keep_apart() -> None:
+    """Quotient and remainder by a number that only a run knows, around a loop of which every position is stored to."""
+    n, m = symbol("n"), symbol("m")
+    x, y = (Buffer(name, (4, n, m), "float32") for name in "xy")  # type: ignore[arg-type]
+
+    def kernel(step: int) -> Kernel:
+        def row(i: LoopExpr, j: LoopExpr) -> Stmt:
+            return loop(4, lambda r: Store(y, (r, i, j // step), x[r, i, j]), name="r")
+
+        return Kernel("open", (x, y), nest((n, m), row, names="ij"))  # type: ignore[arg-type]
+
+    steps = ["i_j = fuse(i, j)", "i_j_outer, i_j_inner, i_j_tail, r_1 = split(i_j, 8, 'peel')", "vectorize(i_j_inner)"]
+    made = schedule.replay(kernel(1), [*steps[:2], "reorder(r, i_j_inner)", steps[2], "parallel(i_j_outer)"])
+    assert "vectorized i_j_inner in 8" in str(made.kernel) and "parallel i_j_outer in" in str(made.kernel)
+    why = "open: iterations of loop i_j_outer depend on each other through y"
+    assert refusal(lambda: schedule.replay(kernel(2), [*steps[:2], "parallel(i_j_outer)"])) == why
 
 
 def rows() -> Stmt:

@@ -7,7 +7,7 @@ from small_kernels import A, B, C, X, check, matmul, padded, prefix_sum, refusal
 from minitvm.codegen import schedule
 from minitvm.codegen.loops import or_zero
 from minitvm.codegen.simplify import simplify
-from minitvm.ir.loop import Buffer, Kernel, LoopExpr, Stmt, Store, loop
+from minitvm.ir.loop import Buffer, Const, Kernel, LoopExpr, Stmt, Store, const, loop, seq
 
 # --- partition ------------------------------------------------------------------------------------------------
 
@@ -119,6 +119,21 @@ def test_partial_sums_stay_in_memory() -> None:
       for j_2 in 8:
         c[i, j_2] = c_local[j_2, 0, 0]
 """)  # fmt: skip
+
+
+def test_loops_of_one_iteration_are_distributed_and_come_apart() -> None:
+    one = schedule.split(schedule.cache_write(matmul(), C, "j"), "j", 1)
+    text = str(check(matmul(), schedule.distribute(one, "j_inner")))
+    assert "c_local: float32[1, 1] shared" in text and "for j_inner" not in text
+    for extent in (1, 2):
+        body = seq(Store(C, (Const(0), Const(0)), const(1, "float32")), Store(C, (Const(0), Const(0)), C[0, 1]))
+        kernel = Kernel("twice", (C,), loop(extent, lambda _, body=body: body))
+        if extent == 1:
+            assert str(schedule.fission(kernel, "i")).count("for i in 1") == 2
+        else:
+            assert refusal(lambda kernel=kernel: schedule.fission(kernel, "i")).startswith(
+                "twice: iterations of loop i"
+            )
 
 
 def test_predicate_asks_where_something_is_stored() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,8 @@ from minitvm.codegen.lower import plain
 from minitvm.codegen.problem import Problem
 from minitvm.codegen.schedule import replay
 from minitvm.codegen.scheduled import Scheduled
+from minitvm.codegen.templates import running_sum
+from minitvm.codegen.templates.running_sum import RunningSum
 from minitvm.codegen.templates.tensor_scatter import CacheUpdate
 from minitvm.errors import CompilerError, ScheduleError
 from minitvm.ir.builder import call_op, function, var
@@ -28,7 +31,7 @@ from minitvm.target import MachineModel
 SHAPES = [((2, 3, 5, 7), 2, 2), ((3, 5, 8), 1, 1), ((1, 6, 4), 1, 3), ((2, 4), 1, 2), ((2, 3, 2, 4, 3), 3, 1)]
 
 
-def update(shape: tuple[int, ...], axis: int, length: int, **options: object) -> Call:
+def update(shape: tuple[int, ...], axis: int, length: int, **options: Any) -> Call:
     updates = (*shape[:axis], length, *shape[axis + 1 :])
     given = var("data", shape=shape), var("updates", shape=updates), var("start", shape=shape[:1], dtype="int64")
     call = call_op("tensor_scatter", *given, axis=axis, **options)
@@ -77,6 +80,60 @@ def test_open_sizes_take_the_same_steps() -> None:
     data, new, start = np.zeros((2, 3, 5, 7), "float32"), np.ones((2, 3, 1, 7), "float32"), np.array([1, 4])
     (found,) = run_kernel(kernel, data, new, start, check_races=True)
     assert [np.flatnonzero(sequence[0, :, 0]).tolist() for sequence in found] == [[1], [4]]
+
+
+# --- running sums -----------------------------------------------------------------------------------------------
+
+
+def running(shape: tuple[object, ...], axis: int, threads: int = 1, **options: Any) -> RunningSum:
+    call = call_op("cumsum", var("x", shape=shape), axis=axis, **options)  # type: ignore[arg-type]
+    assert isinstance(call, Call)
+    return RunningSum(Problem.of(call), MachineModel(32, 16, threads=threads))
+
+
+OPEN = {"b": 2, "n": 6, "m": 7}
+B, N, M = map(symbol, OPEN)
+RUNNING = [
+    ((4, 3, 130), 1, 3),  # strips, and columns that are left over
+    ((2, 3, 5, 7), 1, 16),  # axes in front and behind, strips across the rows of the last one
+    ((2, 3, 4, 9), 2, 1),
+    ((7,), 0, 1),
+    ((1, 9, 3), 1, 1),  # a long sum, in blocks
+    ((B, N, 5, M), 1, 2),
+    ((3, M), 0, 2),
+]
+
+
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize(("shape", "axis", "threads"), RUNNING)
+def test_any_prefix_of_a_running_sum_computes_it(
+    shape: tuple[object, ...], axis: int, threads: int, exclusive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_sum, "LONGEST", 8 if shape[0] == 1 else 4)
+    steps = running(shape, axis, threads, exclusive=exclusive).steps()
+    assert print_kernel(replay(steps.plain, str(steps).splitlines()).kernel) == print_kernel(steps.kernel)
+    x = np.random.default_rng(3).normal(size=[d if isinstance(d, int) else OPEN[str(d)] for d in shape])
+    x = x.astype("float32")
+    expected = np.cumsum(x.astype("float64"), axis) - x * exclusive
+    for count in range(len(steps.steps) + 1):
+        kernel = bound(replace(replay(steps.plain, steps.steps[:count]).kernel, sizes=tuple(OPEN)), OPEN)
+        verify_kernel(kernel)
+        (found,) = run_kernel(kernel, x, check_races=True)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+def test_the_steps_of_a_running_sum() -> None:
+    assert str(running((6, 10, 32), 1).steps()).splitlines() == [
+        "j_outer, j_inner = split(j, 32, 'peel')",
+        "parallel(i)",
+        "parallel(j_outer)",
+        "i_j_outer = fuse(i, j_outer)",
+        "j_inner, j_inner_1, acc = distribute(j_inner, 'local')",
+        "j_inner_outer, j_inner_inner = split(j_inner, 32, 'peel')",
+        "vectorize(j_inner_inner)",
+        "j_inner_1_outer, j_inner_1_inner = split(j_inner_1, 32, 'peel')",
+        "j_inner_1_inner, j_inner_1_inner_1 = vectorize(j_inner_1_inner)",
+    ]
 
 
 def product_of(rows: object) -> Kernel:

@@ -1,24 +1,27 @@
-"""Running sums and products: one accumulator a row, or one for each of the columns behind the axis."""
+"""Running sums and products: one accumulator a row, or one for each of the columns behind the axis.
+
+minitvm show model.onnx --schedule KERNEL
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Sequence
 
 import numpy as np
 
 from minitvm.codegen.long_sums import LONGEST
-from minitvm.codegen.loops import in_strips, in_vectors, unflatten
-from minitvm.codegen.problem import TEMPLATES, Choice, Template, Tile
-from minitvm.codegen.templates.tile import vectors
+from minitvm.codegen.loops import trips, unflatten
+from minitvm.codegen.problem import TEMPLATES, Choice, Tile
+from minitvm.codegen.schedule_loops import find_loop, fuse, loops, parallel, split, vectorize
+from minitvm.codegen.schedule_parts import distribute, fission
+from minitvm.codegen.schedule_steps import Steps
+from minitvm.codegen.scheduled import Scheduled
 from minitvm.cpu_costs import CPU
 from minitvm.ir.decision import Declined
 from minitvm.ir.dims import Dim, product
 from minitvm.ir.dtypes import is_float
-from minitvm.ir.loop import Buffer, LoopExpr, LoopKind, Stmt, as_index
-from minitvm.ir.loop.builder import LoopBuilder
+from minitvm.ir.loop import Alloc, Buffer, Kernel, LoopExpr, LoopVar, Stmt, Store, as_index, loop, nest, seq
 from minitvm.ir.op import identity_of
 from minitvm.ir.ops.tensor import Running
 
@@ -27,7 +30,7 @@ _VECTORS = 4
 
 
 @TEMPLATES.register("llvm", "cumsum", "cumprod")
-class RunningSum(Template):
+class RunningSum(Scheduled):
     """A running sum or product.  Any dtype, shape and axis: what lies behind the axis in lanes, what lies before it in
     parallel."""
 
@@ -46,14 +49,75 @@ class RunningSum(Template):
     def axis(self) -> int:
         return self.op.axis % len(self.problem.output.shape)
 
-    def loops(self, choice: Choice) -> Stmt:
-        shape, lanes = self.problem.output.shape, choice.tile.blocks * self.lanes
-        rows, columns = product(shape[: self.axis]), product(shape[self.axis + 1 :])
-        width = self._width(rows, columns, lanes)
-        code = LoopBuilder()
-        for row, first, count in in_strips(code, rows, columns, width, LoopKind.PARALLEL):
-            _Sums(code, self, min(count, lanes), row, first, count).loops()
-        return code.stmt
+    # --- what is computed -----------------------------------------------------------------------------------------
+
+    def plain(self) -> Stmt:
+        shape = self.problem.output.shape
+        return nest((product(shape[: self.axis]), product(shape[self.axis + 1 :])), self._column)
+
+    def _column(self, i: LoopExpr, j: LoopExpr) -> Stmt:
+        """The sums of a row and a column; long ones of floats are made of blocks, and of what is ``before`` each."""
+        extent = self.problem.output.shape[self.axis]
+        acc, before = (Buffer(name, (), self.accumulator, "local") for name in ("acc", "before"))
+        if self.op.kind != "sum" or not is_float(acc.dtype) or (isinstance(extent, int) and extent <= LONGEST):
+            return Alloc(acc, self._block(i, j, acc, None, 0, extent))
+        whole, add = extent // LONGEST, Store(before, (), before[()] + acc[()])
+        each = loop(whole, lambda b: seq(self._block(i, j, acc, before, b * LONGEST, LONGEST), add), name="block")
+        last = self._block(i, j, acc, before, as_index(whole) * LONGEST, extent - whole * LONGEST)
+        return Alloc(acc, Alloc(before, seq(Store(before, (), self._nothing), each, last)))
+
+    @property
+    def _nothing(self) -> LoopExpr:
+        return identity_of(self.op.kind, self.accumulator)
+
+    def _block(
+        self, i: LoopExpr, j: LoopExpr, acc: Buffer, before: Buffer | None, start: LoopExpr | int, length: Dim
+    ) -> Stmt:
+        steps = loop(length, lambda r: self._step(i, j, acc, before, start + r), name="r")
+        return seq(Store(acc, (), self._nothing), steps)
+
+    def _step(self, i: LoopExpr, j: LoopExpr, acc: Buffer, before: Buffer | None, position: LoopExpr) -> Stmt:
+        shape, out = self.problem.output.shape, self.problem.output
+        at = (*unflatten(i, shape[: self.axis]), position, *unflatten(j, shape[self.axis + 1 :]))
+        element = self.problem.inputs[0][at].astype(acc.dtype)
+        total = acc[()] + element if self.op.kind == "sum" else acc[()] * element
+        so_far = acc[()] if before is None else before[()] + acc[()]
+        both = Store(acc, (), total), Store(out, at, so_far.astype(out.dtype))
+        return seq(*both[:: -1 if self.op.exclusive else 1])
+
+    # --- in which order -------------------------------------------------------------------------------------------
+
+    def schedule(self, kernel: Kernel, choice: Choice) -> Steps:
+        """Strips of neighbouring columns, whose sums are in memory; those that are left over of a row, at once, or one
+        by one where only a run knows how many they are."""
+        steps, shape = Steps(kernel), self.problem.output.shape
+        row, column = (found.var for found in loops(steps.kernel)[:2])
+        lanes, columns = choice.tile.blocks * self.lanes, product(shape[self.axis + 1 :])
+        (strip, some, *rest), _ = steps.do(
+            split, column, self._width(product(shape[: self.axis]), columns, lanes), "peel"
+        )
+        nests: list[tuple[list[LoopVar], LoopVar | None]] = [([row, strip], some)]
+        if rest:
+            (last, left, *_), _ = steps.do(fission, row)
+            nests.append(([last], left) if isinstance(columns, int) else ([last, left], None))
+        for around, several in nests:
+            for var in around:
+                steps.do(parallel, var)
+            if len(around) > 1:
+                steps.do(fuse, *around)
+            if several is not None:
+                self._in_memory(steps, several, lanes)
+        return steps
+
+    def _in_memory(self, steps: Steps, columns: LoopVar, lanes: int) -> None:
+        """The sums of some columns side by side, ``lanes`` at a time."""
+        count = trips(find_loop(steps.kernel, columns))
+        is_near = Buffer("acc", (count,), self.accumulator).fits(CPU.stack_bytes)
+        each, _ = steps.do(distribute, columns, "local" if is_near else "shared")
+        for var in each if min(count, lanes) > 1 else ():
+            (_, *vectors), _ = steps.do(split, var, min(count, lanes), "peel")
+            for vector in (v for v in vectors if trips(find_loop(steps.kernel, v)) > 1):
+                steps.do(vectorize, vector)
 
     def _width(self, rows: Dim, columns: Dim, lanes: int) -> int:
         """Most columns at a time: a run of memory as long as the second-level cache has room for its sums, as few
@@ -65,77 +129,3 @@ class RunningSum(Template):
         most = min(self.machine.l2_bytes // 4 // size, rows * columns // pieces)
         even = -(-columns // -(-columns // max(1, most)))
         return min(columns, -(-even // lanes) * lanes)
-
-
-@dataclass(frozen=True)
-class _Sums:
-    """``count`` sums side by side along the axis, those of columns from ``first`` on of a row, ``lanes`` at a time."""
-
-    code: LoopBuilder
-    template: RunningSum
-    lanes: int
-    row: LoopExpr
-    first: LoopExpr
-    count: int
-
-    @cached_property
-    def acc(self) -> Buffer:
-        acc = Buffer("acc", (self.count,), self.template.accumulator)
-        return replace(acc, scope="local" if acc.fits(CPU.stack_bytes) else "shared")
-
-    @cached_property
-    def before(self) -> Buffer | None:
-        """What is before a block, of long sums of floats; others are one block."""
-        kind, extent = self.template.op.kind, self.template.problem.output.shape[self.template.axis]
-        is_short = isinstance(extent, int) and extent <= LONGEST
-        return replace(self.acc, name="before") if kind == "sum" and is_float(self.acc.dtype) and not is_short else None
-
-    def loops(self) -> None:
-        code, extent = self.code, self.template.problem.output.shape[self.template.axis]
-        if self.before is None:
-            with code.memory(self.acc):
-                self._clear(self.acc)
-                with code.loop(extent, "r") as r:
-                    self._step(r)
-            return
-        whole = extent // LONGEST
-        with code.memory(self.acc, self.before):
-            self._clear(self.before)
-            with code.loop(whole, "block") as b:
-                self._block(self.before, b * LONGEST, LONGEST)
-            self._block(self.before, as_index(whole) * LONGEST, extent - whole * LONGEST)
-
-    def _block(self, before: Buffer, start: LoopExpr, length: Dim) -> None:
-        self._clear(self.acc)
-        with self.code.loop(length, "r") as r:
-            self._step(start + r)
-        for k in self._each():
-            self.code.store(before, (k,), before[k] + self.acc[k])
-
-    def _each(self) -> Iterator[LoopExpr]:
-        return vectors(self.code, self.count, self.lanes)
-
-    def _clear(self, buffer: Buffer) -> None:
-        for k in self._each():
-            self.code.store(buffer, (k,), identity_of(self.template.op.kind, buffer.dtype))
-
-    def _step(self, position: LoopExpr) -> None:
-        steps = (self._put, self._add) if self.template.op.exclusive else (self._add, self._put)
-        for start, width in in_vectors(self.code, self.count, self.lanes):
-            for step in steps:
-                with self.code.lanes(width) as lane:
-                    step(position, start + lane)
-
-    def _at(self, position: LoopExpr, k: LoopExpr) -> tuple[LoopExpr, ...]:
-        shape, axis = self.template.problem.output.shape, self.template.axis
-        return (*unflatten(self.row, shape[:axis]), position, *unflatten(self.first + k, shape[axis + 1 :]))
-
-    def _add(self, position: LoopExpr, k: LoopExpr) -> None:
-        element = self.template.problem.inputs[0][self._at(position, k)].astype(self.acc.dtype)
-        total = self.acc[k] + element if self.template.op.kind == "sum" else self.acc[k] * element
-        self.code.store(self.acc, (k,), total)
-
-    def _put(self, position: LoopExpr, k: LoopExpr) -> None:
-        out = self.template.problem.output
-        total = self.acc[k] if self.before is None else self.before[k] + self.acc[k]
-        self.code.store(out, self._at(position, k), total.astype(out.dtype))

@@ -287,7 +287,7 @@ def loop(extent: Index | Dim, body: Body, kind: LoopKind = LoopKind.SERIAL, name
     return For(var, as_index(extent), body(var), kind)
 
 
-def nest(extents: Sequence[int], body: Body, kind: LoopKind = LoopKind.SERIAL, names: str | None = None) -> Stmt:
+def nest(extents: Sequence[Dim], body: Body, kind: LoopKind = LoopKind.SERIAL, names: str | None = None) -> Stmt:
     """Nested loops over ``extents``; ``body`` gets one variable per loop."""
     labels = names or "ijklmnopq"
     variables = [LoopVar(labels[d % len(labels)]) for d in range(len(extents))]
