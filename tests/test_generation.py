@@ -57,7 +57,8 @@ def test_masks_and_places_are_computed_once_for_all_layers(path: Path) -> None:
     session.run(None, SMALL.feeds(np.array([[3, 14]]), SMALL.empty()))
     kernels = Counter(node.func for node in session.libraries[0].graph.nodes if node.is_kernel)
     once = {name: count for name, count in kernels.items() if {"iota", "extent", "range"} & set(name.split("_"))}
-    assert sum(count for name, count in once.items() if "range" in name) == 3, "of tokens, and of places in two tables"
+    ranges = sum(count for name, count in once.items() if "range" in name)
+    assert ranges == 4, "of tokens, of lengths, and of places in two tables"
     assert len(once) >= 5 and {count for name, count in once.items() if "range" not in name} == {1}
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
-from minitvm.errors import InputError, UnknownValueError, listing
+from minitvm.errors import InputError, MiniTVMError, UnknownValueError, listing
 from minitvm.frontend import ValueDescription
 from minitvm.ir.types import MapType, SequenceType, TensorType, as_shape
 from minitvm.ort.errors import MissingInputError
@@ -73,6 +73,30 @@ def check_given(feeds: Mapping[str, Any], inputs: Collection[str], defaults: Col
             f"input{'s' if len(missing) > 1 else ''} missing: {listing(missing)}",
             hint=f"give an array for every input: {listing(inputs)}",
         )
+
+
+def tell_sizes(
+    error: MiniTVMError, inputs: Iterable[ValueDescription], said: Mapping[str, Sequence[Any]], feeds: Mapping[str, Any]
+) -> None:
+    """Adds to the error of a run what open dimensions were, as the model or ``said`` has their names:
+    ``n = 2, t = 3 (x) and 4 (y)``."""
+    if isinstance(error, InputError) and not error.where and not isinstance(error.__cause__, MemoryError):
+        return  # an input by itself is wrong
+    found: dict[str, dict[int, list[str]]] = {}
+    for value in inputs:
+        extents = getattr(feeds.get(value.name), "shape", ())
+        names = [Declared.of(dim, value.name).dim for dim in said.get(value.name, ())] or value.shape
+        for dim, extent in zip(names if value.has_rank else (), extents, strict=False):
+            if isinstance(dim, str):
+                found.setdefault(dim, {}).setdefault(extent, []).append(value.name)
+    told = ", ".join(f"{dim} = {_told(extents)}" for dim, extents in found.items())
+    error.where += (f"sizes of this run: {told}",) if told else ()
+
+
+def _told(extents: Mapping[int, Sequence[str]]) -> str:
+    if len(extents) == 1:
+        return str(next(iter(extents)))
+    return " and ".join(f"{extent} ({', '.join(names)})" for extent, names in extents.items())
 
 
 def check_declared(name: str, extents: Sequence[int], declared: Sequence[Declared]) -> None:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from minitvm import config
-from minitvm.errors import ConfigError, InputError, LibraryError, stage, warn
+from minitvm.errors import ConfigError, InputError, LibraryError, MiniTVMError, stage, warn
 from minitvm.frontend import ValueDescription, hold
 from minitvm.ir.decision import Decision
 from minitvm.ort.binding import IOBinding
 from minitvm.ort.compiling import CompileOptions, Compiling
+from minitvm.ort.declared import tell_sizes
 from minitvm.ort.environment import CPU, CUDA, INFO, TARGETS, log, providers_of
 from minitvm.ort.errors import BindingError
 from minitvm.ort.loaded import Loaded
@@ -117,6 +118,7 @@ class InferenceSession:
         self._options = copy.copy(sess_options) if isinstance(sess_options, SessionOptions) else sess_options
         self._asked = _asked(providers, provider_options, settings)
         asked = config.resolve_threads(settings.threads if num_threads is None else num_threads)
+        self._shape_dict = shape_dict or {}
         self._threads = min(asked, config.usable_cpus())  # kernels are scheduled for those that run
         library = _library_of(path_or_bytes)
         if library is not None:
@@ -365,7 +367,11 @@ class InferenceSession:
 
     def _run(self, feeds: Mapping[str, Any], how: How) -> list[Any]:
         if self._profiler is None:
-            return self._engine.run(feeds, how)
+            try:
+                return self._engine.run(feeds, how)
+            except MiniTVMError as error:
+                tell_sizes(error, self._engine.description.inputs, self._shape_dict, feeds)
+                raise
         found, checked = self._engine.found(feeds)
         library = found if isinstance(found, Library) else found.own
         results = self._profiler.run(library, {name: checked[name] for name in library.artifact.inputs})

@@ -52,7 +52,7 @@ class SymbolicLibraries:
         """Yields the libraries that may fit what a run with one of them has ``found`` of sizes that the data decide;
         what it goes on to find is looked at when the next one is asked for, which may be made for it."""
         tried = [opened(than)]
-        while True:
+        while min(found.measured.values(), default=0) >= 0:  # none is for a size below 0
             known = (job.result() for job in list(self._jobs))
             one = next((one for one in known if one not in tried and bound_to(one, shapes) is not None), None)
             if one is None:

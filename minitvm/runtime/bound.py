@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 from minitvm import config
-from minitvm.errors import MiniTVMError
+from minitvm.errors import CompilerError, InputError, MiniTVMError, origin
 from minitvm.ir.arrays import ALIGNMENT, address_of
 from minitvm.ir.types import Leaf, fits, numpy_dtype, symbols
 from minitvm.runtime.bind import Binder, Sizes
@@ -87,7 +87,26 @@ class Bound:
     def call(self, feeds: Mapping[str, Any], how: How = AS_EVER) -> list[Any]:
         """All results of a run of arrays that are right."""
         room = self.room
-        return list(self.library.call(feeds, how) if room is None else room.call(self.sizes, feeds, how))
+        try:
+            if room is not None:
+                return room.call(self.sizes, feeds, how)
+        except InputError as error:
+            if room is None or not isinstance(error.__cause__, MemoryError):
+                raise
+            self._plans.forget(room)
+        try:
+            return list(self.library.call(feeds, how))
+        except (InputError, CompilerError) as error:
+            if isinstance(error, CompilerError) or isinstance(error.__cause__, MemoryError):
+                error.where += (self._largest(),)
+            raise
+
+    def _largest(self) -> str:
+        """The largest value, and what makes it."""
+        open_types, nodes = self._plans.open_types, self.opened.artifact.graph.nodes
+        made = [(self.sizes.type_at(open_types[t]), node) for node in nodes for t in node.types if t in open_types]
+        type_, node = max(made, key=lambda one: one[0].nbytes if one[0].is_static else 0)
+        return f"{node.name}: {type_}, {type_.nbytes:,} bytes      {origin(node.spans)}".rstrip()
 
     @property
     def room(self) -> SizePlan | None:
@@ -309,6 +328,12 @@ class SizePlans:
             if len(self._kept) > MOST_PLANS:
                 self._kept.popitem(last=False)
         return room if room is not None and room.sizes.hold(sizes) else None
+
+    def forget(self, plan: SizePlan) -> None:
+        """That there is a plan for which there was no memory."""
+        with self._lock:
+            for key in [key for key, kept in self._kept.items() if kept is plan]:
+                del self._kept[key]
 
     def _ahead(self, values: Mapping[str, int]) -> tuple[int, ...]:
         """Rounded up as they are, but for sizes that grow little by little: of a cache's length and that with a new row

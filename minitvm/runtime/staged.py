@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from minitvm.errors import InputError
-from minitvm.ir.types import MOST_BYTES
+from minitvm.errors import InputError, origin
+from minitvm.ir.types import MOST_BYTES, symbols
 from minitvm.runtime.bind import DoesNotFit
 from minitvm.runtime.graph import Artifact, Host
 
@@ -44,21 +44,34 @@ class Staged:
         known = dict(zip(op.sizes, sizes, strict=True))
         try:
             if any(size < 0 for size in sizes):
-                raise DoesNotFit(f"a size that the model computes is {min(sizes)}")
+                least = min(known, key=lambda name: known[name])
+                raise DoesNotFit(f"a size that the model computes is {known[least]}", where=self._made_with(least))
             bound = self.library.at_values(known)
-            if sum(bound.sizes.nbytes) > MOST_BYTES:
-                raise DoesNotFit("what sizes that the model computes ask for is more than can be addressed")
         except DoesNotFit as error:
             error.measured = {name: known[name] for name in op.by_data}
             raise
+        if sum(bound.sizes.nbytes) > MOST_BYTES:
+            raise self._too_large(known)
         types = bound.inputs
         shapes = [types[name].static_shape for name in self.names]
         try:
             results: list[Any] = bound.call(dict(zip(self.names, op.cut(values, shapes), strict=True)))
-        except MemoryError as error:
-            asked = ", ".join(f"{name} = {size:,}" for name, size in known.items())
-            raise InputError(f"there is no memory for sizes that the model computes: {asked}") from error
+        except InputError as error:
+            if isinstance(error.__cause__, MemoryError):
+                raise self._too_large(known) from error
+            raise
         return results
+
+    def _too_large(self, sizes: Mapping[str, int]) -> InputError:
+        asked = ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
+        message = f"there is no memory for sizes that the model computes: {asked}"
+        return InputError(message, where=self._made_with(max(sizes, key=lambda name: sizes[name])))
+
+    def _made_with(self, size: str) -> list[str]:
+        """The first value that is made with a size, and what makes it."""
+        nodes = self.library.artifact.graph.nodes
+        found = ((node, type_) for node in nodes for type_ in node.types if size in symbols(type_))
+        return [f"{node.name}: {type_}      {origin(node.spans)}".rstrip() for node, type_ in found][:1]
 
 
 def stage_step(op: Any, staged: Staged) -> Callable[[Instance, int], None]:

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from minitvm.frontend.onnx.index import within
 from minitvm.frontend.onnx.more.attention import NEVER, Heads, apart, refused, rotated, written
 from minitvm.frontend.onnx.more.contrib import contrib_op
 from minitvm.frontend.onnx.more.contrib_quantized import packed, unpacked
@@ -26,7 +27,10 @@ def group_query_attention(node: OnnxNode) -> list[Expr]:
     refused(node, {14: "q_norm_weight", 15: "k_norm_weight", 16: "query_seqlens"}, ())
     query, key, value = _grouped(node)
     batch, length = query.shape[0], query.shape[2]
-    ends = reshaped(cast(node[5], "int64"), [batch, 1]) + 1
+    lengths = cast(node[5], "int64") + 1
+    if not node.attr("sliding_window_cache", 0):  # which has room for any
+        lengths = within(node, positions(node.sizes(6, "the total length")[0]), lengths, (0,), lengths=True)
+    ends = reshaped(lengths, [batch, 1])
     before = emit("maximum", ends - length, 0)  # shorter ones of a first batch begin at 0, too
     own = before + reshaped(positions(length), [1, length])  # (batch, length)
     if node.attr("do_rotary", 0):
