@@ -48,6 +48,8 @@ _PIECE, _ENDS = 600, 1400
 """Cycles of latency that a piece has on its way through shared memory, and a block at its beginning and end."""
 _ON_THEIR_WAY = 128
 """Bytes that a thread waits for at once: eight vectors."""
+_SLICES = "slices"
+"""The buffer of :class:`minitvm.codegen.cuda.templates.blocks_sliced.SlicedBlocks`."""
 _MULTIPLIES = ("FFMA", "HMMA.", "HGMMA.")
 
 
@@ -170,7 +172,7 @@ def work(kernel: Kernel) -> Work:
     mma = sum(times * _pieces(stmt) for stmt, times in products)
     by_groups = any(isinstance(stmt, Wgmma) for stmt, _ in products)
     found = accesses(replace(kernel, body=_before_arrival(kernel.body)))
-    shared = sum(a.waves * a.times for a in found if a.is_shared)
+    shared = sum(a.waves * a.times for a in found if a.is_shared and a.buffer.name != _SLICES)
     outside = [a for a in found if not a.is_shared and a.what in ("load", "copy")]
     meets = any(isinstance(stmt, Barrier) for stmt, _ in met)
     pieces = max((a.rounds for a in outside), default=0) if meets else 0
@@ -238,7 +240,7 @@ def bound(kernel: Kernel, code: Code, machine: GpuModel, nbytes: float) -> Bound
     busy |= {"issue": busy["issue"] * alone, "mma": busy["mma"] * alone}
     latency = -(-each // held) * (does.pieces * _PIECE / does.ahead + _ENDS)
     cycles = {what: each * warps * one for what, one in busy.items()} | {"latency": latency}
-    ends = _ENDS / 2 + _arrival(kernel, warps)
+    ends = _ENDS / 2 + _arrival(kernel, warps) + _sliced(kernel, warps)
     return Bound(kernel.name, memory | {what: one + ends for what, one in cycles.items()})
 
 
@@ -251,6 +253,11 @@ def _arrival(kernel: Kernel, warps: int) -> float:
     stored = sum(a.waves * a.times for a in accesses(kernel) if a.what == "store" and a.buffer.name == "parts")
     loaded = warps * stored * SECTOR * (1 if arrival.together else arrival.parts)
     return 2 * _PIECE + loaded / min(_GPU.seen.from_second_level, warps * WARP * _ON_THEIR_WAY / _PIECE)
+
+
+def _sliced(kernel: Kernel, warps: int) -> int:
+    """Cycles in which the sums of a block's slices meet in shared memory, with nothing beside that."""
+    return warps * sum(a.waves * a.times for a in accesses(kernel) if a.buffer.name == _SLICES)
 
 
 def _rate(does: Work, machine: GpuModel) -> float:

@@ -273,13 +273,24 @@ class Writer:
         if op == "pow":
             return self.call("int_pow", self.text(node.lhs), self.text(node.rhs), kind=f"<{kind}>")
         if is_float(dtype) or op in COMPARISONS or (is_index and op in spell.INDEX):
-            return _infix(node, self.piece(node.lhs), self.piece(node.rhs))
+            return self._by_bits(node) or _infix(node, self.piece(node.lhs), self.piece(node.rhs))
         wide = spell.VALUE[f"uint{max(32, bits_of(dtype))}"]  # wraps around, which a signed sum may not
         if op == "sub" and isinstance(node.lhs, Const) and not node.lhs.value and bits_of(dtype) <= 32:
             return _converted(self.call("negated", self.text(node.rhs))[0], dtype)
         cast = f"({wide})" if op in spell.WRAPPING else ""
         sides = (cast + self.operand(side) for side in (node.lhs, node.rhs))
         return _converted(f"({f' {spell.INFIX[op][0]} '.join(sides)})", dtype)
+
+    def _by_bits(self, node: Binary) -> Piece | None:
+        """An index divided by a power of two: a shift or a mask where it is not negative, which NVRTC does not see."""
+        divisor = node.rhs.value if isinstance(node.rhs, Const) and _is_index(node) else 0
+        if node.op not in ("div", "mod") or divisor < 2 or divisor & (divisor - 1):
+            return None
+        low = bounds(node.lhs, self.ranges).low
+        if low is None or low < 0:
+            return None
+        symbol, by = ("&", divisor - 1) if node.op == "mod" else (">>", divisor.bit_length() - 1)
+        return f"{self.operand(node.lhs)} {symbol} {by}", 0
 
     def _intrinsic(self, name: str, args: Sequence[LoopExpr]) -> Piece:
         dtype, first = args[0].dtype, args[0]

@@ -36,45 +36,35 @@ from minitvm.ir.loop import (
 )
 from minitvm.ir.loop.builder import LoopBuilder
 
+At = Callable[[LoopExpr, LoopExpr], LoopExpr]
+"""Of a part: (number, lane)."""
 _TOGETHER = 8
 """Parts that a thread has on their way at once."""
 
 
 @dataclass(frozen=True)
 class Adder:
-    """A thread that adds the parts of neighbouring results: (part, batch, row, column)."""
+    """A thread that adds parts of neighbouring results, in the order of their numbers."""
 
-    product: GpuProduct
-    parts: Buffer
+    count: int
+    width: int
+    dtype: str
 
-    @property
-    def width(self) -> int:
-        return min(self.product.vector, VECTOR)
+    def results(self, part: At, store: Callable[[LoopExpr, LoopExpr], Stmt]) -> Stmt:
+        """``store(lane, sum over n of part(n, lane))``."""
+        sums = Buffer("sums", (self.width,), self.dtype, "local")
+        many, rest = divmod(self.count - 1, _TOGETHER)
 
-    @cached_property
-    def sums(self) -> Buffer:
-        return Buffer("sums", (self.width,), self.product.dtype, "local")
+        def some(first: LoopExpr, count: int) -> Stmt:
+            return unrolled(count, lambda n: in_lanes(self.width, partial(added, first + n)), "part")
 
-    def results(self, p: LoopExpr, y: LoopExpr, x: LoopExpr) -> Stmt:
-        count = self.parts.shape[0]
-        many, rest = divmod(count - 1, _TOGETHER)
-        first = in_lanes(self.width, lambda lane: Store(self.sums, (lane,), self._part(as_index(0), p, y, x + lane)))
-        more = loop(many, lambda n: self._some(n * _TOGETHER + 1, _TOGETHER, p, y, x), name="parts")
-        last = self._some(as_index(many * _TOGETHER + 1), rest, p, y, x)
-        store = in_lanes(self.width, lambda lane: self.product.store(p, y, x + lane, self.sums[lane]))
-        return Alloc(self.sums, seq(first, more, last, store))
+        def added(n: LoopExpr, lane: LoopExpr) -> Stmt:
+            return Store(sums, (lane,), sums[lane] + part(n, lane))
 
-    def _part(self, s: LoopExpr, p: LoopExpr, y: LoopExpr, x: LoopExpr) -> LoopExpr:
-        return Load(self.parts, (s, p, y, x))
-
-    def _some(self, first: LoopExpr, count: int, p: LoopExpr, y: LoopExpr, x: LoopExpr) -> Stmt:
-        return unrolled(count, lambda s: self._added(first + s, p, y, x), "part")
-
-    def _added(self, s: LoopExpr, p: LoopExpr, y: LoopExpr, x: LoopExpr) -> Stmt:
-        def one(lane: LoopExpr) -> Stmt:
-            return Store(self.sums, (lane,), self.sums[lane] + self._part(s, p, y, x + lane))
-
-        return in_lanes(self.width, one)
+        first = in_lanes(self.width, lambda lane: Store(sums, (lane,), part(as_index(0), lane)))
+        more = loop(many, lambda n: some(n * _TOGETHER + 1, _TOGETHER), name="parts")
+        last = some(as_index(many * _TOGETHER + 1), rest)
+        return Alloc(sums, seq(first, more, last, in_lanes(self.width, lambda lane: store(lane, sums[lane]))))
 
 
 @dataclass(frozen=True)
@@ -121,7 +111,7 @@ class Blocks:
         return self._staged(self.product.right, self.tile.columns)
 
     @property
-    def shared(self) -> tuple[Buffer, Buffer]:
+    def shared(self) -> tuple[Buffer, ...]:
         """What both factors' pieces are in."""
         return self.left.shared, self.right.shared
 
@@ -165,17 +155,22 @@ class Blocks:
         """The parts of a tile's sums, in their order, by a thread for each vector of them in turn; ``share``: of as
         many as there are parts."""
         assert self.parts is not None
-        adder, tile = Adder(self.product, self.parts), self.tile
-        p, row, column = unflatten(number, self._grid)
-        rows, across = min(tile.rows, self.product.left.lines), tile.columns // adder.width
+        product, tile, parts = self.product, self.tile, self.parts
+        width, (p, row, column) = min(product.vector, VECTOR), unflatten(number, self._grid)
+        adder = Adder(tile.split, width, product.dtype)
+        rows, across = min(tile.rows, product.left.lines), tile.columns // width
         step = tile.threads * tile.split
 
         def vector(t: LoopExpr, turn: LoopExpr) -> Stmt:
             at = turn * step + share * tile.threads + t
             i, j = unflatten(at, (rows, across))
-            y, x = row * tile.rows + i, column * tile.columns + j * adder.width
+            y, x = row * tile.rows + i, column * tile.columns + j * width
             within = [at < rows * across] * bool(rows * across % step)
-            return guarded([*within, *self._within(y, x)], adder.results(p, y, x))
+            sums = adder.results(
+                lambda n, lane: Load(parts, (n, p, y, x + lane)),
+                lambda lane, value: product.store(p, y, x + lane, value),
+            )
+            return guarded([*within, *self._within(y, x)], sums)
 
         turns = -(-rows * across // step)
         return in_block(tile.threads, lambda t: loop(turns, partial(vector, t), name="turn"))
@@ -207,7 +202,7 @@ class Blocks:
             return seq(If(piece < count, copies), CopyCommit())
 
         zero = nest(self.sums.shape, lambda *at: Store(self.sums, at, const(0, product.dtype)), LoopKind.UNROLLED)
-        stores = self._stores(part, p, row, column, down, across)
+        stores = self._finished(part, p, row, column, t)
         if self.tile.copied:
             return Alloc(self.sums, seq(zero, self._pipeline(count, copy, down, across), stores))
         begin = seq(zero, load(const(0, "int64")), put(0), Barrier())
@@ -242,22 +237,27 @@ class Blocks:
 
     def _multiply(self, stage: LoopExpr, down: LoopExpr, across: LoopExpr) -> Stmt:
         """All products of a piece that is in shared memory."""
+        return self._products(stage, down, across, const(0, "int64"))
+
+    def _products(self, stage: LoopExpr, down: LoopExpr, across: LoopExpr, start: LoopExpr) -> Stmt:
+        """Those of a slice of a piece, which begins at ``start``."""
         tile, sums, inside = self.tile, self.sums, self.left.depth_inside
         width = self.left.vector if inside else 1
         a = Buffer("a", (width, tile.thread_rows), self.product.dtype, "local")
         b = Buffer("b", (tile.thread_columns,), self.product.dtype, "local")
 
         code, zero = LoopBuilder(), const(0, "int64")
-        with code.unrolled(range(tile.depth // width), "r") as r, code.memory(a, b):
+        with code.unrolled(range(tile.depth // tile.slices // width), "r") as r, code.memory(a, b):
+            here = start + r * width
             if inside:
                 with code.unrolled(range(tile.thread_rows), "i") as i, code.lanes(width) as lane:
-                    code.store(a, (lane, i), self.left.at(stage, r * width + lane, self.rows.at(i, down)))
+                    code.store(a, (lane, i), self.left.at(stage, here + lane, self.rows.at(i, down)))
             else:
                 with self.rows.each(code) as i:
-                    code.emit(store_at(Load(a, (zero, i)), self.left.at(stage, r, self.rows.at(i, down))))
+                    code.emit(store_at(Load(a, (zero, i)), self.left.at(stage, here, self.rows.at(i, down))))
             with code.unrolled(range(width), "s") as s:
                 with self.columns.each(code) as j:
-                    at = self.right.at(stage, r * width + s, self.columns.at(j, across))
+                    at = self.right.at(stage, here + s, self.columns.at(j, across))
                     code.emit(store_at(Load(b, (j,)), at))
                 columns = range(tile.thread_columns)
                 with code.unrolled(range(tile.thread_rows), "i") as i, code.unrolled(columns, "j") as j:
@@ -265,6 +265,10 @@ class Blocks:
         return code.stmt
 
     # --- results ------------------------------------------------------------------------------------------------------
+
+    def _finished(self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, t: LoopExpr) -> Stmt:
+        """A thread's sums go to where they belong."""
+        return self._stores(part, p, row, column, *self._place(t))
 
     def _stores(
         self, part: LoopExpr, p: LoopExpr, row: LoopExpr, column: LoopExpr, down: LoopExpr, across: LoopExpr
@@ -285,11 +289,15 @@ class Blocks:
         """``width`` neighbours of row ``y`` from column ``x`` on, where they are results."""
 
         def one(lane: LoopExpr) -> Stmt:
-            if self.parts is None:
-                return self.product.store(p, y, x + lane, value(lane))
-            return Store(self.parts, (part, p, y, x + lane), value(lane))
+            return self._result(part, p, y, x, lane, value(lane))
 
         return guarded(self._within(y, x), in_lanes(width, one))
+
+    def _result(self, part: LoopExpr, p: LoopExpr, y: LoopExpr, x: LoopExpr, lane: LoopExpr, value: LoopExpr) -> Stmt:
+        """A result, or its part."""
+        if self.parts is None:
+            return self.product.store(p, y, x + lane, value)
+        return Store(self.parts, (part, p, y, x + lane), value)
 
     def _within(self, y: LoopExpr, x: LoopExpr) -> list[LoopExpr]:
         """What makes a row and a column of tiles one of results."""

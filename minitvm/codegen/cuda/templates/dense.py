@@ -9,6 +9,7 @@ from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.templates.launches import launches
 from minitvm.codegen.cuda.templates.product import GpuProduct, Operand
 from minitvm.codegen.cuda.templates.tile import (
+    SLICED,
     TILES,
     WIDEST,
     BlockTile,
@@ -86,6 +87,8 @@ class GpuTemplate(Template):
         one_by_one = self.product.right.one_by_one
         if self.may_copy(kind if half else "float32") and (products or not one_by_one):
             tiles = with_copies(tiles)
+            if not products and not self.product.right.along_depth:  # whose elements come one by one
+                tiles += [tile for tile in SLICED if not self._places(tile)]
             if half and self._in_groups():
                 tiles = [*group_tiles(kind), *tiles]
         extent = replace(self.product.extent, size=2) if half else self.product.extent

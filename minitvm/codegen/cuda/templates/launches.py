@@ -8,6 +8,7 @@ from minitvm.codegen.cuda.arrival import Arrival
 from minitvm.codegen.cuda.machine import GpuModel
 from minitvm.codegen.cuda.templates.blocks import Blocks
 from minitvm.codegen.cuda.templates.blocks_group import GroupBlocks
+from minitvm.codegen.cuda.templates.blocks_sliced import SlicedBlocks
 from minitvm.codegen.cuda.templates.blocks_tensor import HalfBlocks, TensorBlocks
 from minitvm.codegen.cuda.templates.product import GpuProduct, in_blocks
 from minitvm.codegen.cuda.templates.tile import BlockTile, MmaTile, WgmmaTile
@@ -36,7 +37,7 @@ def _blocks(tile: BlockTile) -> type[Blocks]:
         return GroupBlocks
     if isinstance(tile, MmaTile):
         return HalfBlocks if tile.kind in SHORT else TensorBlocks
-    return Blocks
+    return SlicedBlocks if tile.slices > 1 else Blocks
 
 
 def _side_by_side(made: Sequence[Blocks], body: Callable[[Blocks, LoopExpr, LoopExpr], Stmt]) -> Stmt:

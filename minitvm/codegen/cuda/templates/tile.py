@@ -5,12 +5,13 @@ long, go through shared memory, by registers or by asynchronous copy; each threa
 sums in registers.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from minitvm.codegen.cuda.arrival import CLUSTER
-from minitvm.codegen.cuda.machine import WARP, GpuModel
+from minitvm.codegen.cuda.machine import REGISTERS, WARP, GpuModel
 from minitvm.codegen.problem import Choice, Tile
 from minitvm.ir.dtypes import SHORT
 
@@ -26,15 +27,22 @@ _HIDING = 6
 """Warps of an SM that take twice as long as their arithmetic, for want of others; twice as many, half as long again."""
 _ROUNDING = 0.84
 """Cycles in which an SM rounds 32 elements to TF32: three instructions each, as it is emulated."""
-_OVERHEAD = 1.15
-"""Instructions beside multiply-adds."""
+_OF_A_PIECE, _OF_A_COPY = 50, 8
+"""Instructions of a thread for a piece, beside what it multiplies and loads for that, and for each vector that it
+copies, as NVRTC makes them."""
+_SCHEDULERS = 4
+"""Instructions of an SM in a cycle."""
 _ADDRESSES = 40
 """Registers of a thread beside sums, factors and what it carries to shared memory."""
 SHARED_BYTES = 128
 """Bytes that shared memory gives or takes in a cycle: 32 banks of 4."""
+HALF_OF_BANKS = 16
+"""Floats that are in half of the banks of shared memory."""
 _ON_THEIR_WAY = 128
 """Bytes of parts of sums that a thread waits for at once."""
 _SUM_BYTES = 4
+_MEETING = 100
+"""Cycles in which the threads of a block meet once more."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +56,16 @@ class BlockTile(Tile):
     """Parts of the depth (split-K), whose sums are added up by the blocks that have them."""
     copied: int = 0
     """Pieces in shared memory that asynchronous copies fill in turn; 0: two, by way of registers."""
+    slices: int = 1
+    """Groups of threads that multiply a part of every piece's depth each (sliced-K), whose sums are added in shared
+    memory: more warps hide latency, with no more parts in global memory."""
 
     def __str__(self) -> str:
         parts = f", depth in {self.split} parts" if self.split > 1 else ""
         stages = f", {self.copied} stages copied" if self.copied else ""
         each = f"{self.thread_rows} x {self.thread_columns} a thread"
-        return f"{self.rows} x {self.columns} x {self.depth}, {each}{stages}{parts}"
+        slices = f", {self.slices} slices" if self.slices > 1 else ""
+        return f"{self.rows} x {self.columns} x {self.depth}, {each}{slices}{stages}{parts}"
 
     def is_cluster(self, machine: GpuModel, tiles: int) -> bool:
         """True if the parts of each of so many tiles run at the same time."""
@@ -85,12 +97,13 @@ class BlockTile(Tile):
 
     @property
     def threads(self) -> int:
-        return self.down * self.across
+        return self.down * self.across * self.slices
 
     def shared_bytes(self, size: int) -> int:
-        """The bytes of shared memory for all pieces of both operands, with what keeps rows apart; ``size`` is an
-        element's."""
-        return self.stages * self._piece * size
+        """The bytes of shared memory for all pieces of both operands, with what keeps rows apart, and for slices' sums;
+        ``size`` is an element's."""
+        sums = self.slices * self.rows * (self.columns + HALF_OF_BANKS) if self.slices > 1 else 0
+        return (self.stages * self._piece + sums) * size
 
     @property
     def _piece(self) -> int:
@@ -100,24 +113,28 @@ class BlockTile(Tile):
     @property
     def registers(self) -> int:
         """The registers of a thread, of 4 bytes each, as predicted."""
-        factors = self.thread_rows + self.thread_columns
-        return self.thread_rows * self.thread_columns + 2 * factors + self.carried + _ADDRESSES
+        rows = self.thread_rows * (VECTOR if self.copied else 2)
+        return self.thread_rows * self.thread_columns + rows + 2 * self.thread_columns + self.carried + _ADDRESSES
 
     def step_cycles(self, blocks: int, size: int, machine: GpuModel) -> float:
         """Cycles of an SM for an element of the depth of so many blocks: of arithmetic, shared memory or loads."""
-        arithmetic = self.rows * self.columns / machine.lanes_of_sm * _OVERHEAD
-        down, across = self.warp
-        reads = _read_cycles(self.thread_rows, across > 1) + _read_cycles(self.thread_columns, down > 1)
-        return self._slowest(arithmetic, self.threads / WARP * reads, blocks, size, machine)
+        each = (self.down, self.across, self.thread_rows, self.thread_columns)
+        issued, shared = _of_a_slice(*each, self.copied > 0)
+        copies = (self.rows + self.columns) * self.depth / VECTOR / self.threads
+        beside = self.threads / WARP * (_OF_A_PIECE + _OF_A_COPY * copies) / self.depth
+        arithmetic = max((issued + beside) / _SCHEDULERS, self.rows * self.columns / machine.lanes_of_sm)
+        return self._slowest(arithmetic, shared, blocks, size, machine)
+
+    @property
+    def ending(self) -> float:
+        """Cycles in which slices' sums go to shared memory and back."""
+        moved = 2 * self.slices * self.rows * self.columns * _SUM_BYTES / SHARED_BYTES
+        return moved + _MEETING if self.slices > 1 else 0
 
     @property
     def warp(self) -> tuple[int, int]:
-        """Threads of a warp along rows and columns: 4 x 8 where that divides both, else whatever does; (1, 1) where
-        threads come in the order of columns."""
-        for down in (4, 8, 2, 16):
-            if self.down % down == 0 and self.across % (WARP // down) == 0:
-                return down, WARP // down
-        return 1, 1
+        """Threads of a warp along rows and columns."""
+        return _warp(self.down, self.across)
 
     @property
     def _hiding(self) -> float:
@@ -130,14 +147,33 @@ class BlockTile(Tile):
         return blocks * max(arithmetic * alone, shared + put, loads)
 
 
-def _read_cycles(count: int, pairs: bool) -> int:
-    """Cycles in which shared memory gives every thread of a warp ``count`` neighbours, in the widest vectors.
+@functools.cache
+def _of_a_slice(down: int, across: int, rows: int, columns: int, copied: bool) -> tuple[float, float]:
+    """What threads that have so many rows and columns each do for an element of their slice's depth: instructions of
+    all warps to load and multiply, and cycles of shared memory.  Copied rows are loaded along the depth."""
+    warps, (high, wide) = down * across / WARP, _warp(down, across)
+    row_width, column_width = VECTOR if copied else power_of_two(rows), power_of_two(columns)
+    loads = rows / row_width + columns / column_width
+    reads = _read_cycles(rows, row_width, wide > 1) + _read_cycles(columns, column_width, high > 1)
+    return warps * (rows * columns + loads), warps * reads
+
+
+def _warp(down: int, across: int) -> tuple[int, int]:
+    """Threads of a warp along rows and columns: 4 x 8 where that divides both, else whatever does; (1, 1) where threads
+    come in the order of columns."""
+    for high in (4, 8, 2, 16):
+        if down % high == 0 and across % (WARP // high) == 0:
+            return high, WARP // high
+    return 1, 1
+
+
+def _read_cycles(count: int, width: int, pairs: bool) -> float:
+    """Cycles in which shared memory gives every thread of a warp ``count`` elements, in vectors of some ``width``.
 
     A warp's vectors of 16 bytes take 4 cycles, of 8 bytes 2, of 4 bytes 1: 128 bytes each; half of that, where lanes
     that are next to each other, or all lanes and the next but one, ask for the same address (``pairs``).
     """
-    width = power_of_two(count)
-    return count // width * max(1, width // (2 if pairs else 1))
+    return count / width * max(1, width // (2 if pairs else 1))
 
 
 MMA = (16, 8)
@@ -270,6 +306,30 @@ def _shapes() -> list[BlockTile]:
 TILES = _shapes()
 
 
+_SLICES = ((1, 32), (2, 64), (4, 64), (8, 64), (8, 128))
+"""Slices, and the depth of their pieces."""
+_WINDOWS = 60
+"""Registers of a thread beside sums and factors where it copies windows."""
+
+
+def _sliced() -> list[BlockTile]:
+    """Tiles of 8 threads down, of any number of rows each: pixels of images, 49 times a power of two, fit few others.
+    Asynchronous copies bring their long pieces."""
+    return [
+        BlockTile(8 * down, columns, depth, down, across, slices=slices, copied=stages)
+        for down in range(2, 9)
+        for columns in (32, 64)
+        for across in (4, 8)
+        for slices, depth in _SLICES
+        for stages in (3, 2)
+        if 128 <= (threads := 8 * (columns // across) * slices) <= 512
+        and (down * across + VECTOR * down + 2 * across + _WINDOWS) * threads <= REGISTERS
+    ]
+
+
+SLICED = _sliced()
+
+
 @dataclass(frozen=True)
 class Extent:
     """A batch of products ``rows x depth`` by ``depth x columns`` of elements of ``size`` bytes.
@@ -308,10 +368,14 @@ class Extent:
         if not held:
             return math.inf
         each = -(-self.blocks(tile) // machine.sms)
-        waves = [held] * (each // held) + ([each % held] if each % held else [])
-        steps = (tile.depth * tile.step_cycles(n, self.size, machine) for n in waves)
-        waits = _LATENCY / (tile.stages - 1)
-        busy = sum(self.pieces(tile) * (max(waits, step) + _SEEN * min(waits, step)) + 2 * _LATENCY for step in steps)
+        waits, ends = _LATENCY / (tile.stages - 1), 2 * _LATENCY + tile.ending
+        pieces = self.pieces(tile)
+
+        def wave(blocks: int) -> float:
+            step = tile.depth * tile.step_cycles(blocks, self.size, machine)
+            return pieces * (max(waits, step) + _SEEN * min(waits, step)) + ends
+
+        busy = each // held * wave(min(each, held)) + (wave(each % held) if each % held else 0)
         return max(busy, self._memory(tile) / machine.bytes_per_cycle) + self._arrival(tile, machine)
 
     def _arrival(self, tile: BlockTile, machine: GpuModel) -> float:
@@ -321,7 +385,7 @@ class Extent:
         rows = min(tile.rows, self.rows)
         is_cluster = tile.is_cluster(machine, self.blocks(tile) // tile.split)
         parts = (rows if is_cluster else tile.split * rows) * tile.columns * _SUM_BYTES
-        return 2 * _LATENCY + parts / min(2 * machine.seen.from_second_level, tile.threads * _ON_THEIR_WAY / _LATENCY)
+        return 2 * _LATENCY + parts / min(machine.seen.from_second_level, tile.threads * _ON_THEIR_WAY / _LATENCY)
 
     def _memory(self, tile: BlockTile) -> float:
         """Bytes that go through memory."""
