@@ -38,7 +38,7 @@ ROOMS = {
     "viewer": room(995, "viewer codegen/llvm/origins.py"),
     "cli": room(1_849, "cli __main__.py"),
     "ort": room(
-        2_995,
+        3_014,
         "ort capi session.py onnx_backend.py generation.py runtime/kept.py runtime/specialised.py"
         " frontend/onnx/overrides.py",
     ),

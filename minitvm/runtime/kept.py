@@ -14,7 +14,8 @@ by page: damage to a file shows in these sums, which the head holds the SHA-256 
 are not written again but borrowed from there.
 
 What is mapped is never written to: entries are replaced by renaming, and live on in a process that has them when they
-are deleted.
+are deleted.  Many megabytes of parameters are written beside what their process does next; whoever asks for the entry
+there, and the process's end, wait for it.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ import json
 import mmap
 import os
 import struct
+import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
@@ -45,6 +47,8 @@ LIMIT_BYTES = 2 << 30
 _MAGIC, _DIGEST, _LENGTHS = b"minitvm library\1", 32, struct.Struct("<QQ")
 _FRONT = len(_MAGIC) + _DIGEST + _LENGTHS.size
 _PAGE, _BLOCK = 4096, 1 << 21
+_BESIDE = 16 << 20
+"""Bytes of parameters from which an entry is written beside the first runs: 500 MB take the system a second."""
 _ABANDONED_S = 3600
 """Seconds after which nobody is still writing an entry."""
 
@@ -88,6 +92,7 @@ class LibraryCache(KernelCache):
 
         ``borrowers`` are entries that are being read, and have parameters from this one."""
         found = None
+        self._settle(key)
         if self.is_usable() and key not in borrowers:
             path = self._path(key)
             with contextlib.suppress(OSError):
@@ -110,7 +115,8 @@ class LibraryCache(KernelCache):
         return None
 
     def keep(self, key: str, artifact: Artifact, notes: Json = None) -> bool:
-        """Keep a library under ``key``; whether it is kept: one that is too large, or cannot be saved, is not."""
+        """Keep a library under ``key``; whether it will be: one that is too large, or cannot be saved, is not."""
+        self._settle()
         if not self.is_usable() or not is_keepable(artifact):
             return False
         writer = _Writer(self, key)
@@ -125,12 +131,27 @@ class LibraryCache(KernelCache):
             digest.update(piece)
         between = bytes(_paged(start) - start)
         opening = [_MAGIC, digest.digest(), lengths, text]
-        if not self._write(key, _in_blocks([*opening, *writer.pieces.data, between, *writer.params.data])):
+        blocks = _in_blocks([*opening, *writer.pieces.data, between, *writer.params.data])
+        if writer.params.size < _BESIDE:
+            return self._put(key, blocks, writer.own)
+        thread = threading.Thread(target=self._put, args=(key, blocks, writer.own), name="minitvm-kept")
+        thread.start()
+        _writing[str(self.folder)] = key, thread
+        return True
+
+    def _put(self, key: str, blocks: Iterable[Data], own: Mapping[str, np.ndarray]) -> bool:
+        if not self._write(key, blocks):
             return False
-        for name, value in writer.own.items():
+        for name, value in own.items():
             self.lend(value, key, name)
         self.trim()
         return True
+
+    def _settle(self, key: str | None = None) -> None:
+        """Waits until an entry is there that is being written to the folder, or whichever is."""
+        found = _writing.get(str(self.folder))
+        if found is not None and key in (found[0], None):
+            found[1].join()
 
     def trim(self) -> None:
         """Trims as :class:`KernelCache` does; what killed processes left behind as they wrote an entry goes, too."""
@@ -164,6 +185,10 @@ _lenders: dict[int, _Lender] = {}
 """By an array's identity: the folder and the key of the entry that has it, and its name there."""
 _alive: weakref.WeakValueDictionary[tuple[str, str], Artifact] = weakref.WeakValueDictionary()
 """Entries in use, by folder and key."""
+_writing: dict[str, tuple[str, threading.Thread]] = {}
+"""By folder, the entry that was last written beside other work, and who writes it."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_writing.clear)  # a child has no such thread
 
 
 def is_keepable(artifact: Artifact) -> bool:

@@ -6,6 +6,10 @@ import gc
 import os
 import pathlib
 import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -15,10 +19,12 @@ import pytest
 import minitvm
 from minitvm import relay
 from minitvm.ir.arrays import Mapped
+from minitvm.runtime import kept as kept_module
 from minitvm.runtime.graph import Artifact
 from minitvm.runtime.kept import LibraryCache, _in_blocks
 from minitvm.runtime.library import Library
 
+ROOT = pathlib.Path(__file__).parents[2]
 WIDTH = 160
 """A weight has 100 kB: enough to be worth sharing."""
 
@@ -64,6 +70,43 @@ def test_what_was_kept_is_found_where_it_lies_in_its_file(tmp_path: pathlib.Path
     np.testing.assert_array_equal(result(kept.artifact), wanted)
     entry(tmp_path).unlink()
     np.testing.assert_array_equal(result(kept.artifact), wanted)
+
+
+def test_a_large_entry_is_written_meanwhile_and_waited_for(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By who asks for it, by who keeps another one, which borrows from it, and by the process's end."""
+    monkeypatch.setattr(kept_module, "_BESIDE", 1)
+    write, begun = LibraryCache._write, threading.Event()
+
+    def slowly(self: LibraryCache, key: str, pieces: Iterable[bytes]) -> bool:
+        begun.wait(10)
+        return write(self, key, pieces)
+
+    monkeypatch.setattr(LibraryCache, "_write", slowly)
+    cache, first, second = LibraryCache(tmp_path), built(), built(more=1.0)
+    assert cache.keep("ab1", first) and not [*tmp_path.rglob("*.lib")]
+    assert cache.find("cd1") is None, "which nobody writes"
+    begun.set()
+    assert cache.keep("cd1", second)
+    for key, artifact in (("ab1", first), ("cd1", second)):
+        kept = LibraryCache(tmp_path).find(key)
+        assert kept is not None
+        np.testing.assert_array_equal(result(kept.artifact), result(artifact))
+    sizes = {path.stem: path.stat().st_size for path in tmp_path.rglob("*.lib")}
+    assert sizes["cd1"] < sizes["ab1"] - 4 * WIDTH * WIDTH
+
+
+def test_a_process_ends_when_its_entries_are_written(tmp_path: pathlib.Path) -> None:
+    script = (
+        "import pathlib, time, minitvm.runtime.kept as kept\n"
+        "from tests.runtime.test_kept import built\n"
+        "kept._BESIDE, write = 1, kept.LibraryCache._write\n"
+        "kept.LibraryCache._write = lambda *given: time.sleep(0.2) or write(*given)\n"
+        f"assert kept.LibraryCache(pathlib.Path({str(tmp_path)!r})).keep('ab1', built())\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+    assert LibraryCache(tmp_path).find("ab1") is not None
 
 
 @pytest.mark.parametrize("lengths", [[5, 0, 3], [64 * 1024] * 70, [3, (5 << 20) + 1, 7], [1 << 21, 1 << 22]])
