@@ -183,7 +183,7 @@ def in_pieces(loops: Loops, body: Stmt, name: str, wanted: int) -> For:
     return fused((*outer, (piece, count)), part, name, LoopKind.PARALLEL)
 
 
-def unflatten(position: LoopExpr, extents: Sequence[int]) -> tuple[LoopExpr, ...]:
+def unflatten(position: LoopExpr, extents: Sequence[Dim]) -> tuple[LoopExpr, ...]:
     """The row-major index of a flat position; the leading one of several needs no remainder."""
     index: list[LoopExpr] = []
     for d, extent in reversed([*enumerate(extents)]):
@@ -347,11 +347,12 @@ def in_strips(
     rest, strips = extent - whole * width, as_index(whole)
     if whole != 0 or not isinstance(rest, int):
         with code.loop(rows * whole, "strip", kind) as p:
-            yield (Const(0), p * width, width) if rows == 1 else (p // strips, p % strips * width, width)
+            row, strip = unflatten(p, (rows, whole))
+            yield row, strip * width, width
     if not isinstance(rest, int):
-        ones = as_index(rest)
         with code.loop(rows * rest, "row", kind) as p:
-            yield (Const(0), strips * width + p, 1) if rows == 1 else (p // ones, strips * width + p % ones, 1)
+            row, one = unflatten(p, (rows, rest))
+            yield row, strips * width + one, 1
     elif rest:
         with code.loop(rows, "row", kind) as row:
             yield row, strips * width, rest

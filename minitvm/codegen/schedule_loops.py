@@ -6,11 +6,12 @@ A loop is given by its :class:`LoopVar`, or by its name where only one loop has 
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial, reduce
 from itertools import combinations, pairwise
 from typing import Any, TypeAlias
 
 from minitvm.codegen.dependences import accesses, carried
-from minitvm.codegen.loops import fused, lanes, partial_results, trips
+from minitvm.codegen.loops import fused, lanes, partial_results, trips, vectors
 from minitvm.codegen.loops import split as split_loop
 from minitvm.errors import ScheduleError
 from minitvm.ir.dims import Dim
@@ -90,7 +91,7 @@ def with_loop(kernel: Kernel, old: Stmt, new: Stmt) -> Kernel:
 
 
 def with_body(kernel: Kernel, loop: For, body: Stmt) -> Kernel:
-    return with_loop(kernel, loop, For(loop.var, loop.extent, body, loop.kind))
+    return with_loop(kernel, loop, replace(loop, body=body))
 
 
 def constant_extent(kernel: Kernel, loop: For) -> int:
@@ -222,53 +223,59 @@ def is_update(store: Store) -> bool:
 # --- kinds ----------------------------------------------------------------------------------------------------
 
 
-def unroll(kernel: Kernel, loop: LoopName) -> Kernel:
-    """Write the iterations out one after the other."""
+def unroll(kernel: Kernel, loop: LoopName, factor: int = 0) -> Kernel:
+    """Write the iterations out one after the other: all, or ``factor`` of them in a turn of a loop, and then what is
+    left over."""
     found = find_loop(kernel, loop)
     constant_extent(kernel, found)
     require(kernel, found.kind in ORDERED, f"loop {found.var.name} is {found.kind.value} already")
-    return _with_kind(kernel, found, LoopKind.UNROLLED)
+    unrolled = partial(replace, kind=LoopKind.UNROLLED)
+    return with_loop(kernel, found, split_loop(found, factor, "peel", unrolled) if factor else unrolled(found))
 
 
-def vectorize(kernel: Kernel, loop: LoopName) -> Kernel:
+def vectorize(kernel: Kernel, loop: LoopName, width: int = 0) -> Kernel:
     """All iterations at once, one per lane: loops below stay around the lanes, memory below gets a place for each.
 
+    ``width``: so many of them at a time, and what is left over in a shorter vector.
     A loop of an open extent holds one store; its last vector is a shorter one.
     """
     found = find_loop(kernel, loop)
     check_independent(kernel, found)
     require(kernel, found.kind in ORDERED, f"loop {found.var.name} is {found.kind.value} already")
-    if isinstance(found.body, Store):
+    if isinstance(found.body, Store) and not width:
         return _with_kind(kernel, found, LoopKind.VECTORIZED)
     constant_extent(kernel, found)
-    made = lanes(found)
-    vectors = [s for s in walk_stmts(made) if isinstance(s, For) and s.kind is LoopKind.VECTORIZED]
-    alike = not any(isinstance(s, (For, Alloc, Barrier)) for v in vectors for s in walk_stmts(v.body))
+    made = vectors(found, width) if width else lanes(found)
+    alike = _alike(made, LoopKind.VECTORIZED, [*LoopKind])
     why = f"loops inside loop {found.var.name} vary with it, or are lanes themselves"
     require(kernel, alike, why, "only what all lanes do alike can be vectorized; reorder first")
     return with_loop(kernel, found, made)
 
 
-def jam(kernel: Kernel, loop: LoopName) -> Kernel:
+def jam(kernel: Kernel, loop: LoopName, *inner: LoopName) -> Kernel:
     """Unroll and jam: the iterations, written out, side by side in the loops below; memory below has a place for each.
 
-    What all of them read is read once; sums in different registers need not wait for each other.
+    What all of them read is read once; sums in different registers need not wait for each other.  Of several loops the
+    last one's iterations are next to each other.
     """
+    return reduce(_jam, inner, _jam(kernel, loop))
+
+
+def _jam(kernel: Kernel, loop: LoopName) -> Kernel:
     found = find_loop(kernel, loop)
     constant_extent(kernel, found)
     check_independent(kernel, found)
     made = lanes(found, LoopKind.UNROLLED)
-    inside = [
-        s for u in walk_stmts(made) if isinstance(u, For) and u.kind is LoopKind.UNROLLED for s in walk_stmts(u.body)
-    ]
-    alike = not any(isinstance(s, (Alloc, Barrier)) or (isinstance(s, For) and s.kind in ORDERED[:1]) for s in inside)
-    require(
-        kernel,
-        alike,
-        f"loops inside loop {found.var.name} vary with it",
-        "only what all iterations do alike can be jammed",
-    )
+    alike = _alike(made, LoopKind.UNROLLED, ORDERED[:1])
+    why = f"loops inside loop {found.var.name} vary with it"
+    require(kernel, alike, why, "only what all iterations do alike can be jammed")
     return with_loop(kernel, found, made)
+
+
+def _alike(made: Stmt, kind: LoopKind, others: Sequence[LoopKind]) -> bool:
+    """True if there is no memory, barrier or loop of other kinds in the loops of one."""
+    inside = [s for f in walk_stmts(made) if isinstance(f, For) and f.kind is kind for s in walk_stmts(f.body)]
+    return not any(isinstance(s, (Alloc, Barrier)) or (isinstance(s, For) and s.kind in others) for s in inside)
 
 
 def rfactor(kernel: Kernel, loop: LoopName, width: int) -> Kernel:
@@ -298,8 +305,13 @@ def _neutral(update: Store) -> LoopExpr | None:
     return identity_of(kinds[op], update.value.dtype) if op in kinds else None
 
 
-def parallel(kernel: Kernel, loop: LoopName) -> Kernel:
-    """Divide the iterations of an outermost loop among the threads."""
+def parallel(kernel: Kernel, loop: LoopName, *inner: LoopName) -> Kernel:
+    """Divide the iterations of an outermost loop among the threads; perfectly nested ones become one."""
+    kernel = reduce(_parallel, inner, _parallel(kernel, loop))
+    return fuse(kernel, loop, *inner) if inner else kernel
+
+
+def _parallel(kernel: Kernel, loop: LoopName) -> Kernel:
     *around, found = _down_to(kernel.body, find_loop(kernel, loop).var)
     for outer in around[-1:]:
         free = all(f.kind is LoopKind.PARALLEL for f in around)
@@ -337,4 +349,4 @@ def check_independent(kernel: Kernel, loop: For) -> None:
 
 
 def _with_kind(kernel: Kernel, loop: For, kind: LoopKind) -> Kernel:
-    return with_loop(kernel, loop, For(loop.var, loop.extent, loop.body, kind))
+    return with_loop(kernel, loop, replace(loop, kind=kind))

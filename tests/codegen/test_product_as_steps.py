@@ -62,16 +62,10 @@ def register_tile(s: schedule.Steps, row: LoopVar, group: Run, rows: Run) -> Non
     (down, tall), _ = s.do(schedule.split, row, rows.size, "exact")
     s.do(schedule.reorder, across, down, tall, wide, lane)
     s.do(schedule.vectorize, lane)
-    for var_ in (tall, wide) if rows.size >= group.size else (wide, tall):
-        s.do(schedule.jam, var_)
+    s.do(schedule.jam, *((tall, wide) if rows.size >= group.size else (wide, tall)))
     if (turn := written_out(rows.size * group.size)) > 1:
-        made, _ = s.do(schedule.split, depth, turn, "peel")
-        for var_ in made:
-            if var_.name.removeprefix(depth.name) in ("_inner", "_tail"):
-                s.do(schedule.unroll, var_)
-    s.do(schedule.parallel, across)
-    s.do(schedule.parallel, down)
-    (work,), _ = s.do(schedule.fuse, across, down)
+        s.do(schedule.unroll, depth, turn)
+    (work,), _ = s.do(schedule.parallel, across, down)
     if group.width:
         last_block(s, work, group, rows)
 

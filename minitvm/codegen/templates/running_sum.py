@@ -13,7 +13,7 @@ import numpy as np
 from minitvm.codegen.long_sums import LONGEST
 from minitvm.codegen.loops import trips, unflatten
 from minitvm.codegen.problem import TEMPLATES, Choice, Tile
-from minitvm.codegen.schedule_loops import find_loop, fuse, loops, parallel, split, vectorize
+from minitvm.codegen.schedule_loops import find_loop, loops, parallel, split, vectorize
 from minitvm.codegen.schedule_parts import distribute, fission
 from minitvm.codegen.schedule_steps import Steps
 from minitvm.codegen.scheduled import Scheduled
@@ -101,10 +101,7 @@ class RunningSum(Scheduled):
             (last, left, *_), _ = steps.do(fission, row)
             nests.append(([last], left) if isinstance(columns, int) else ([last, left], None))
         for around, several in nests:
-            for var in around:
-                steps.do(parallel, var)
-            if len(around) > 1:
-                steps.do(fuse, *around)
+            steps.do(parallel, *around)
             if several is not None:
                 self._in_memory(steps, several, lanes)
         return steps
@@ -114,10 +111,8 @@ class RunningSum(Scheduled):
         count = trips(find_loop(steps.kernel, columns))
         is_near = Buffer("acc", (count,), self.accumulator).fits(CPU.stack_bytes)
         each, _ = steps.do(distribute, columns, "local" if is_near else "shared")
-        for var in each if min(count, lanes) > 1 else ():
-            (_, *vectors), _ = steps.do(split, var, min(count, lanes), "peel")
-            for vector in (v for v in vectors if trips(find_loop(steps.kernel, v)) > 1):
-                steps.do(vectorize, vector)
+        for var in each:
+            steps.do(vectorize, var, min(count, lanes))
 
     def _width(self, rows: Dim, columns: Dim, lanes: int) -> int:
         """Most columns at a time: a run of memory as long as the second-level cache has room for its sums, as few

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from minitvm.codegen.problem import TEMPLATES, Choice, Tile
-from minitvm.codegen.schedule_loops import fuse, loops, parallel, vectorize
+from minitvm.codegen.schedule_loops import loops, parallel, vectorize
 from minitvm.codegen.schedule_steps import Steps
 from minitvm.codegen.scheduled import Scheduled
 from minitvm.ir.decision import Declined, Exactness
@@ -78,10 +78,7 @@ class CacheUpdate(Scheduled):
     def schedule(self, kernel: Kernel, choice: Choice) -> Steps:
         steps = Steps(kernel)
         sequences = [found.var for found in loops(steps.kernel)[: self.axis]]
-        for var in sequences:
-            steps.do(parallel, var)
-        if len(sequences) > 1:
-            steps.do(fuse, *sequences)
+        steps.do(parallel, *sequences)
         for found in loops(steps.kernel):
             if isinstance(found.body, Store) and self.axis + 1 < len(self.problem.output.shape):
                 steps.do(vectorize, found.var)
