@@ -466,9 +466,7 @@ class BlockedDepthwise(_Windows):
             self.accumulator,
             data,
             lambda _, lane, ky, kx: Load(self.weight, (block, Const(0), *self.placed(ky, kx), Const(0), lane)),
-            lambda t, _, lane, value: store_at(
-                Load(self.out, (n, block, *self.placed(row, x.at(column, t)), lane)), value
-            ),
+            lambda t, _, lane, value: store_at(place(t, lane), value),
         )
         inside = ((kx, t) for kx in range(x.taps) for t in x.columns_inside(column, size, kx))
         each = sorted(inside, key=lambda at: (at[1] * x.stride + at[0] * x.dilation, at))
