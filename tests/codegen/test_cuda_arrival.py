@@ -43,6 +43,14 @@ OLD = gpu_model("sm_80")
 """Without clusters."""
 
 
+def test_no_cluster_is_launched_where_there_are_none() -> None:
+    for clusters in (True, False):
+        kernel, _, _ = kernel_in_parts(0, False, clusters)
+        assert ("__cluster_dims__" in emit_cuda(*bind_plain(kernel))) == clusters
+    tile = BlockTile(64, 64, split=4)
+    assert tile.is_cluster(MACHINE, 8) and not tile.is_cluster(OLD, 8)
+
+
 @needs_compiler
 @pytest.mark.parametrize(("tensor", "clusters"), [(False, True), (True, True), (False, False), (True, False)])
 def test_every_order_of_blocks_gives_the_same_bits(tensor: bool, clusters: bool) -> None:

@@ -11,6 +11,7 @@ from benchmarks import cuda_estimate
 from benchmarks.cuda_estimate import Code, bound, disassembler, estimate, machine_code, work
 from minitvm.codegen.cuda.backend import compile_cubin
 from minitvm.codegen.cuda.bind import bind_plain
+from minitvm.codegen.cuda.emit import emit_cuda
 from minitvm.codegen.cuda.machine import gpu_model
 from minitvm.codegen.cuda.templates.launches import launches
 from minitvm.codegen.cuda.templates.product import GpuProduct, Operand
@@ -98,6 +99,29 @@ def test_machine_code_has_functions_loops_and_registers() -> None:
     assert "FFMA" in found["one"].instructions[first : last + 1] and not found["two"].loops
     assert found["one"].slots(100) == len(found["one"].instructions) + 99 * (last + 1 - first)
     assert found["two"].instructions[-2:] == ("EXIT", "BRA") and 2 <= found["two"].registers <= 16
+
+
+@needs_nvrtc
+@needs_nvdisasm
+def test_warpgroups_multiply_in_the_machine_code() -> None:
+    """HGMMA as often as the loops say, which are written out here, and no other products."""
+    kernel = product(WgmmaTile(64, 64, 64, 64, 64, kind="float16", copied=3), "float16")
+    (code,) = machine_code(compile_cubin(emit_cuda(kernel)).image).values()
+    found = [name for name in code.instructions if name.startswith("HGMMA.64x64x16.F32")]
+    assert not code.loops and len(found) == work(kernel).multiplies == SIZE // 16
+    assert not any(name.startswith(("HMMA", "FFMA")) for name in code.instructions)
+
+
+@needs_nvrtc
+@needs_nvdisasm
+def test_slices_are_issued_by_more_warps() -> None:
+    """The same product of few tiles: half of the multiply-adds a thread, twice the warps, and what they meet for."""
+    machine = gpu_model("sm_90")
+    alone, halves = (product(BlockTile(32, 32, 32, 4, 4, copied=3, slices=n)) for n in (1, 2))
+    assert work(halves).fma * 2 == work(alone).fma
+    codes = [next(iter(machine_code(compile_cubin(emit_cuda(k)).image).values())) for k in (alone, halves)]
+    one, two = (bound(k, code, machine, 1e5).cycles for k, code in zip((alone, halves), codes, strict=True))
+    assert two["issue"] < one["issue"] and two["latency"] > one["latency"]
 
 
 @needs_nvrtc
