@@ -12,7 +12,8 @@ from minitvm.codegen.cuda.bind import bind_plain, launch_of
 from minitvm.codegen.cuda.emit import emit_cuda
 from minitvm.codegen.cuda.machine import gpu_model
 from minitvm.codegen.cuda.templates.dense import GpuTemplate
-from minitvm.codegen.cuda.templates.tile import BlockTile, MmaTile, even_parts
+from minitvm.codegen.cuda.templates.extent import even_parts
+from minitvm.codegen.cuda.templates.tile import BlockTile, MmaTile
 from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.interp import run_kernel
 from minitvm.passes.manager import PassContext

@@ -14,7 +14,8 @@ from benchmarks.cuda_static import accesses
 from minitvm.codegen.cuda.bind import bind_plain
 from minitvm.codegen.cuda.emit import emit_cuda
 from minitvm.codegen.cuda.templates.dense import GpuTemplate
-from minitvm.codegen.cuda.templates.tile import SLICED, BlockTile, Extent, choices
+from minitvm.codegen.cuda.templates.extent import Extent, choices
+from minitvm.codegen.cuda.templates.tile import SLICED, BlockTile
 from minitvm.ir.builder import call_op, var
 from minitvm.ir.loop import Kernel
 from minitvm.ir.loop.interp import run_kernel

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from minitvm.codegen.cuda.machine import GpuModel
+from minitvm.codegen.cuda.templates.extent import choices
 from minitvm.codegen.cuda.templates.launches import launches
 from minitvm.codegen.cuda.templates.product import GpuProduct, Operand
 from minitvm.codegen.cuda.templates.tile import (
@@ -13,7 +14,6 @@ from minitvm.codegen.cuda.templates.tile import (
     TILES,
     WIDEST,
     BlockTile,
-    choices,
     group_tiles,
     power_of_two,
     tensor_tiles,

@@ -17,7 +17,8 @@ from functools import cached_property
 import numpy as np
 
 from minitvm.codegen.cuda.machine import WARP
-from minitvm.codegen.cuda.templates.tile import SHARED_BYTES, VECTOR, WIDEST, Extent, power_of_two
+from minitvm.codegen.cuda.templates.extent import Extent
+from minitvm.codegen.cuda.templates.tile import SHARED_BYTES, VECTOR, WIDEST, power_of_two
 from minitvm.codegen.loops import or_zero, unflatten
 from minitvm.ir.loop import Buffer, Const, CopyAsync, Load, LoopExpr, LoopKind, Select, Stmt, const, loop, minimum
 from minitvm.ir.loop.builder import LoopBuilder
