@@ -170,10 +170,6 @@ def slides_over_tiles(call: Call) -> bool:
     return False
 
 
-def _is_number(dim: Dim) -> bool:
-    return isinstance(dim, int)
-
-
 def require_symbolic(function: Function, backend: Backend) -> None:
     """:class:`CompilerError` where an operator's loops are made for numbers, as can be seen before a build."""
     for call in calls(function.body):
@@ -185,7 +181,7 @@ def require_symbolic(function: Function, backend: Backend) -> None:
             if backend.schedules == "llvm" and slides_over_tiles(call):
                 continue  # they slide over tiles
             fixed = call.op.fixed_from
-            if fixed is not None and not all(map(_is_number, call.tensor_type.shape[fixed:])):
+            if fixed is not None and not all(isinstance(d, int) for d in call.tensor_type.shape[fixed:]):
                 raise CompilerError("windows over sizes that only a run knows are slow", where=describe_call(call))
             if not _goes_as_far_as_symbols(call, call.op, backend):
                 raise CompilerError("kernels are made for numbers only", where=describe_call(call))

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import json
 import operator
+import threading
 import types
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -41,12 +42,28 @@ class Attribute:
         return kind_of(self.annotation)
 
 
+waiting: set[type[Any]] = set()
+"""Operator classes that are no dataclasses yet: making them so is a quarter of all imports, and most are never used."""
+_lock = threading.RLock()
+
+
+def complete(op: type[Any]) -> None:
+    """Makes dataclasses of an operator class and those above it, where they are none yet."""
+    with _lock:
+        for cls in reversed(op.__mro__):
+            if cls in waiting:
+                dataclasses.dataclass(frozen=True)(cls)
+                del cls.__setattr__, cls.__delattr__  # Op's freeze as well, and who decorates a class again finds none
+                waiting.discard(cls)
+
+
 _known: dict[type[Any], dict[str, Attribute]] = {}
 
 
 def attributes_of(op: type[Any]) -> dict[str, Attribute]:
     """The attributes of an operator class by name, in order of declaration."""
     if op not in _known:
+        complete(op)
         hints, fields = get_type_hints(op, include_extras=True), dataclasses.fields(op)
         required = {f.name: f.default is f.default_factory is dataclasses.MISSING for f in fields}
         _known[op] = {name: Attribute(name, hints[name], needed) for name, needed in required.items()}

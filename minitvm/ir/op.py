@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import numpy as np
 
 from minitvm.errors import IRError, TypeInferenceError, is_own, place_of
-from minitvm.ir.attributes import attributes_of
+from minitvm.ir.attributes import attributes_of, complete, waiting
 from minitvm.ir.dims import Dim, SymbolicDim, symbols_of
 from minitvm.ir.dtypes import STORED
 from minitvm.ir.layout import Layout
@@ -21,7 +21,7 @@ from minitvm.ir.loop import Binary, Buffer, Const, LoopExpr, LoopVar, Reduce, Se
 from minitvm.ir.types import FuncType, TensorType, Type, leaves
 
 if TYPE_CHECKING:
-    from typing_extensions import dataclass_transform
+    from typing_extensions import Self, dataclass_transform
 else:
 
     def dataclass_transform(**_: bool) -> Callable[[type], type]:
@@ -134,13 +134,18 @@ class Op(_Frozen):
                 raise TypeError(f"{cls.__name__}: there is no trait {trait!r}")
             setattr(cls, trait, staticmethod(value) if callable(value) else value)
         if "__annotations__" in vars(cls):
-            dataclasses.dataclass(frozen=True)(cls)
-            del cls.__setattr__, cls.__delattr__  # Op's freeze as well, and who decorates a class again finds none
+            waiting.add(cls)
+            if not is_own(cls):
+                complete(cls)
         if "statements" in vars(cls):
             cls.lowered_by_template = True
         if "name" in vars(cls):
             _require_new(cls)
             OPS[cls.name] = cls
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        complete(cls)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Keep the attributes as their annotations have them; a subclass with checks of its own calls this first."""
@@ -155,7 +160,7 @@ class Op(_Frozen):
                 object.__setattr__(self, attribute.name, value)
 
     @classmethod
-    def of(cls: type[AnyOp], attributes: Mapping[str, Any]) -> AnyOp:
+    def of(cls, attributes: Mapping[str, Any]) -> Self:
         """The operator with these attributes; rejects unknown ones, and says which is missing."""
         known = attributes_of(cls)
         wrong = [f"unknown attribute {name!r}" for name in attributes if name not in known]
@@ -241,7 +246,7 @@ class Op(_Frozen):
         """The names of the symbols that its attributes are made with."""
         return symbols_of(d for d in _flat(tuple(self.attributes().values())) if isinstance(d, SymbolicDim))
 
-    def with_attributes(self: AnyOp, **changes: Any) -> AnyOp:
+    def with_attributes(self, **changes: Any) -> Self:
         """The same operator with other attributes."""
         return dataclasses.replace(self, **changes)
 

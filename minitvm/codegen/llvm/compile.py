@@ -270,7 +270,7 @@ def _cpu(triple: str, name: str, features: str, listed: frozenset[str] = frozens
     features = _with_feature(features, f"+{vnni}") if vnni else features
     width = next((n for n in (64, 32) if listed.issuperset(_IMPLIED[n])), 16) if listed else _width(draft)
     pairs = not vnni and (
-        _PAIRS[width] in {*listed, ""} if listed else _register(width) in assembly(_PAIRS_PROBE, draft)
+        _PAIRS[width] in {*listed, ""} if listed else _REGISTERS[width] in assembly(_PAIRS_PROBE, draft)
     )
     fuses = not listed.isdisjoint(("fma", "avx512f")) if listed else "vfmadd" in assembly(_FMA_PROBE, draft)
     dots: tuple[Dot, ...] = ("dot4",) if vnni else ("dot2",) if pairs else ()
@@ -281,6 +281,7 @@ def _cpu(triple: str, name: str, features: str, listed: frozenset[str] = frozens
 
 _PAIRS = {16: "", 32: "avx2", 64: "avx512bw"}
 """The feature with which vectors so wide hold integers of 16 bits."""
+_REGISTERS = {16: "xmm", 32: "ymm", 64: "zmm"}
 
 _PAIRS_PROBE = """
 define void @probe(ptr %p) "prefer-vector-width"="512" {
@@ -299,10 +300,6 @@ define float @probe(float %x) {
   ret float %y
 }
 """
-
-
-def _register(width: int) -> str:
-    return {16: "xmm", 32: "ymm", 64: "zmm"}[width]
 
 
 def _with_feature(features: str, *more: str) -> str:

@@ -313,10 +313,6 @@ def _odd(c: Context, buffer: Buffer, lanes: int, least: int) -> Val | None:
     return Val("<" + ", ".join(f"i1 {int(i < lanes)}" for i in range(wide)) + ">", "bool", wide)
 
 
-def _memory_mangled(dtype: str, lanes: int) -> str:
-    return mangled("uint8" if dtype == "bool" else dtype, lanes)
-
-
 def _load_shuffled(c: Context, buffer: Buffer, flat: Index) -> Val:
     """Every second (third, ...) element, or backwards, one register of the machine after the other."""
     width = c.machine.lanes(buffer.dtype)
@@ -389,7 +385,7 @@ def _masked(c: Context, what: str, buffer: Buffer, where: str, align: int, mask:
     lanes = mask.lanes
     kind, masks = memory_text(buffer.dtype, lanes), f"<{lanes} x i1>"
     pointers, suffix = (f"<{lanes} x ptr>", f"v{lanes}p0") if what in ("gather", "scatter") else ("ptr", "p0")
-    symbol = f"@llvm.masked.{what}.{_memory_mangled(buffer.dtype, lanes)}.{suffix}"
+    symbol = f"@llvm.masked.{what}.{mangled('uint8' if buffer.dtype == 'bool' else buffer.dtype, lanes)}.{suffix}"
     place = f"{pointers} align {align} {where}, {typed(mask)}"
     if value is not None:
         c.w.declare(symbol, f"declare void {symbol}({kind}, {pointers}, {masks})")

@@ -265,7 +265,7 @@ def array_of(tensor: onnx.TensorProto, files: Files) -> np.ndarray:
     try:
         found = _external(tensor, dtype, files, where) if external else onnx.numpy_helper.to_array(tensor)
         if dtype == STRING:
-            found = np.array([_decoded(one) for one in tensor.string_data], object)
+            found = np.array([one.decode("utf-8", "replace") for one in tensor.string_data], object)
         return np.ascontiguousarray(found).reshape(tuple(tensor.dims))
     except (ValueError, TypeError) as error:
         shape = tuple(tensor.dims)
@@ -287,10 +287,6 @@ def dense_array(sparse: onnx.SparseTensorProto, files: Files) -> np.ndarray:
         message = f"a sparse tensor of shape {tuple(sparse.dims)} cannot be read: {error}"
         raise FrontendError(message, where=[f'ONNX tensor "{sparse.values.name}"']) from error
     return found
-
-
-def _decoded(text: bytes) -> str:
-    return text.decode("utf-8", "replace")
 
 
 def _external(tensor: onnx.TensorProto, dtype: str, files: Files, where: list[str]) -> np.ndarray:

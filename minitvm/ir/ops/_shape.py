@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import numpy as np
 
 from minitvm.errors import TypeInferenceError
+from minitvm.ir.attributes import complete
 from minitvm.ir.dims import (
     Dim,
     Undecided,
@@ -285,6 +286,7 @@ class Windowed(Op, fixed_from=1):
             defaults: dict[str, Any] = dict.fromkeys(("pool_size", "strides", "dilation"), (1,) * rank)
             defaults |= {"output_padding": (0,) * rank, "padding": (0, 0) * rank}
             defaults |= {"layout": image, "data_layout": image, "kernel_layout": cls.filters + spatial}
+            complete(cls)
             for field in dataclasses.fields(cls):
                 if field.name in defaults.keys() - vars(cls).keys():
                     cls.__annotations__[field.name] = field.type

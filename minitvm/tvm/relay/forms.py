@@ -16,6 +16,7 @@ import numpy as np
 from minitvm.errors import IRError, TypeInferenceError
 from minitvm.ir import builder, types
 from minitvm.ir import expr as nodes
+from minitvm.ir.attributes import complete, waiting
 from minitvm.ir.dims import SymbolicDim
 from minitvm.ir.op import OPS, Op
 from minitvm.runtime.ndarray import NDArray
@@ -395,6 +396,8 @@ _FORMS: dict[type, dict[str, Any]] = {
 }
 """By class, what is put on it."""
 
+for _op in [*waiting]:  # an attribute without a default would take what is put on all operators for one
+    complete(_op)
 for _class, _names in _FORMS.items():
     for _attribute, _form in _names.items():
         setattr(_class, _attribute, _form)
