@@ -48,6 +48,9 @@ _SCOPES = (
 )
 _FORMS |= dict.fromkeys((*_SCOPES, "InferType", "DeadCodeElimination", "RemoveUnusedFunctions"), "scopes.passes")
 _FORMS["FakeQuantizationToInteger"] = "tvm.relay.fake_quantization_pass"
+_COMBINED = ("CombineParallelConv2D", "CombineParallelDense", "CombineParallelBatchMatmul")
+_FORMS |= dict.fromkeys(_COMBINED, "tvm.relay.spelled")
+_FORMS |= dict.fromkeys(("BackwardFoldScaleAxis", "ForwardFoldScaleAxis"), "tvm.relay.scale_axis")
 _FORMS["FlattenAtrousConv"] = "tvm.relay.atrous"
 """Passes that are made of Relay's arguments."""
 for _name in _FORMS:

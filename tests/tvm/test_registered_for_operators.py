@@ -39,7 +39,7 @@ def test_a_layout_goes_on_through_what_follows() -> None:
         data, weight, channels=32, kernel_size=(3, 3), padding=(1, 1), data_layout="NCHW16c", kernel_layout="OIHW16i"
     )
     bias = relay.expand_dims(relay.expand_dims(B, axis=0), axis=2, num_newaxis=2)
-    body = relay.nn.relu(relay.add(conv, relay.reshape(bias, (1, 2, 1, 1, 16))))
+    body = relay.nn.relu(relay.add(conv, relay.layout_transform(bias, "NCHW", "NCHW16c")))
     assert_structural_equal(found, module(relay.Function([X, W, B], relay.layout_transform(body, "NCHW16c", "NCHW"))))
     assert_same_numbers(given, found)
 

@@ -83,5 +83,8 @@ from minitvm.tvm.relay import pattern_groups as pattern_groups
 from minitvm.tvm.relay import patterns as patterns
 from minitvm.tvm.relay import reach as reach
 from minitvm.tvm.relay import registered as registered
+from minitvm.tvm.relay import scale_axis as scale_axis
 from minitvm.tvm.relay import scoped as scoped
+from minitvm.tvm.relay import spelled as spelled
 from minitvm.tvm.relay import text as text
+from minitvm.tvm.relay import typed_first as typed_first

@@ -14,6 +14,7 @@ from minitvm.errors import IRError, ParseError
 from minitvm.ir import structural
 from minitvm.ir.expr import Expr, Module, Var
 from minitvm.ir.types import Type
+from minitvm.runtime import container
 from minitvm.scopes.nodes import free_vars
 from minitvm.tvm.error import NotOfferedError
 from minitvm.tvm.parser import parse, parse_expr, parse_type
@@ -94,13 +95,13 @@ def save_json(node: Any) -> str:
 
 def load_json(json_str: str) -> Any:
     """What :func:`save_json` wrote; :class:`ParseError` for anything else."""
+    readers: dict[str, Callable[[str], Any]] = {"type": parse_type, "module": parse, "expr": parse_expr}
     try:
         found = json.loads(json_str)
-        kind, text = found["kind"], found["text"]
+        read, text = readers[found["kind"]], found["text"]
     except (ValueError, KeyError, TypeError) as error:
         raise ParseError(f"this is no graph in JSON: {error}", hint="tvm.ir.save_json writes one") from error
-    readers: dict[str, Callable[[str], Any]] = {"type": parse_type, "module": parse, "expr": parse_expr}
-    return readers[kind](text)
+    return read(text)
 
 
 def convert(value: Any) -> Any:
@@ -109,6 +110,7 @@ def convert(value: Any) -> Any:
 
 
 vars(runtime).update(convert=convert)
+vars(container).update(ADT=list)
 vars(ir).update(
     structural_equal=structural_equal,
     assert_structural_equal=assert_structural_equal,

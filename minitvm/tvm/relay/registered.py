@@ -175,11 +175,46 @@ def _move(old: str, new: str) -> Move | None:
     return None if Layout(old) == Layout(new) else Move.of(old, new)
 
 
+class _AlwaysTransforms(alter_op_layout.LayoutRewriter):
+    """Moves by ``layout_transform``, as Relay does, where ours is a reshape because the bytes stay where they are."""
+
+    def _move(self, expr: Expr, src: Layout, dst: Layout) -> Expr:
+        if src == dst:
+            return expr
+        key = (expr, src, dst)
+        if key not in self.moved:
+            self.moved[key] = Call(LayoutTransform(str(src), str(dst)), (expr,), span=expr.span or None)
+        return self.moved[key]
+
+
+class _ConvertLayout(convert_layout.ConvertLayout):
+    def __init__(self, desired: Mapping[str, Sequence[str]]) -> None:
+        super().__init__(desired)
+        self.info = convert_layout.ConvertLayout.info
+
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        return _AlwaysTransforms(self.info.name, partial(_converted, self.desired, self._propose)).run(function)
+
+
+class _AlterOpLayout(alter_op_layout.AlterOpLayout):
+    def __init__(self, machine: MachineModel, kind: str = "llvm") -> None:
+        super().__init__(machine, kind)
+        self.info = alter_op_layout.AlterOpLayout.info
+
+    def transform_function(self, function: Function, module: Module, context: PassContext) -> Function:
+        return _AlwaysTransforms(self.info.name, self._ask).run(function)
+
+    def _ask(self, site: Site) -> Placement | Declined | None:
+        ask = alter_op_layout.PROPOSALS.get((self.kind, type(site.op)))
+        if ask is None:
+            return None
+        with user_code(ask, f"layout proposal of {site.op.name}", partial(describe_call, site.call)):
+            return ask(site, self.machine)
+
+
 def ConvertLayout(desired_layouts: Mapping[str, Sequence[str]]) -> Pass:
     """Relay's: asks what is registered for an operator first."""
-    made = convert_layout.ConvertLayout(desired_layouts)
-    vars(made)["_propose"] = partial(_converted, made.desired, made._propose)
-    return made
+    return _ConvertLayout(desired_layouts)
 
 
 def _converted(desired: Mapping[str, Sequence[str]], own: Any, site: Site) -> Placement | Declined | None:
@@ -233,7 +268,8 @@ def AlterOpLayout(machine: MachineModel | None = None, kind: str | None = None, 
     backend = backend_for(None, None) if machine is None else None
     found = backend.machine if backend else machine
     assert found is not None
-    return alter_op_layout.AlterOpLayout(found, kind or (backend.schedules if backend else "llvm"), **options)
+    kind = kind or (backend.schedules if backend else "llvm")
+    return alter_op_layout.AlterOpLayout(found, kind, **options) if options else _AlterOpLayout(found, kind)
 
 
 def ShareRows(machine: MachineModel | None = None) -> Pass:
