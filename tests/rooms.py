@@ -43,7 +43,7 @@ ROOMS = {
         " frontend/onnx/overrides.py",
     ),
     "tvm": room(
-        5_000, "tvm relay contrib context.pyi error.pyi instrument.pyi module.pyi nd.pyi parser.pyi transform.pyi"
+        5_150, "tvm relay contrib context.pyi error.pyi instrument.pyi module.pyi nd.pyi parser.pyi transform.pyi"
     ),
     "scopes": room(1_220, "scopes"),
     "torch": room(430, "torch"),

@@ -133,10 +133,10 @@ class PassContext:
             return Declined("disabled_pass names it")
         return Declined(f"it is of level {info.opt_level}, and the context of {self.opt_level}")
 
-    def override_instruments(self, instruments: Sequence[PassInstrument]) -> None:
+    def override_instruments(self, instruments: Sequence[PassInstrument] | None) -> None:
         """Exit the present instruments and enter others."""
         self._exit_instruments()
-        self.given_instruments = tuple(instruments)
+        self.given_instruments = tuple(instruments or ())
         self._enter_instruments()
 
     def __enter__(self) -> PassContext:

@@ -119,7 +119,7 @@ class ModulePass(Pass):
     def transform(self, module: Module, context: PassContext) -> Module:
         if len(module.functions) == 1 and all(self._passes_by(f, context) for f in module.functions.values()):
             return module
-        with user_code(self.maker, f"pass {self.info.name}"):
+        with user_code(self.maker, f"pass {self.info.name}", caught_as_raised=True):
             return self.transform_module(module, context)
 
 
@@ -140,7 +140,7 @@ class FunctionPass(Pass):
                 return function
             return self._returned(self.transform_function(function, module, context), Function)
 
-        with user_code(self.maker, f"pass {self.info.name}"):
+        with user_code(self.maker, f"pass {self.info.name}", caught_as_raised=True):
             return map_functions(module, visit)
 
 

@@ -7,6 +7,7 @@ InternalError = CompilerError
 DiagnosticError = ParseError
 OpError = TypeInferenceError
 OpNotImplemented = UnsupportedOperatorError
+OpAttributeRequired = OpAttributeInvalid = OpAttributeUnImplemented = TypeInferenceError
 
 
 class NotOfferedError(MiniTVMError):

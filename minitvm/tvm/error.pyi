@@ -9,6 +9,9 @@ InternalError = CompilerError
 DiagnosticError = ParseError
 OpError = TypeInferenceError
 OpNotImplemented = UnsupportedOperatorError
+OpAttributeRequired = TypeInferenceError
+OpAttributeInvalid = TypeInferenceError
+OpAttributeUnImplemented = TypeInferenceError
 class NotOfferedError(MiniTVMError):
     """A name of TVM's that minitvm does not have; says what there is instead."""
 class NoSuchNameError(MiniTVMError, AttributeError):

@@ -57,6 +57,28 @@ for _name in _FORMS:
     globals().pop(_name, None)
 
 
+_PLAIN = {name: globals().pop(name) for name in ("module_pass", "function_pass")}
+
+
+def _decorated(kind: str, pass_func: Any, opt_level: Any, more: dict[str, Any]) -> Any:
+    """A pass of ``pass_func``, or a decorator without one; a number in its place is the level."""
+    if isinstance(pass_func, int):
+        pass_func, opt_level = None, pass_func
+    decorate = _PLAIN[kind](opt_level or 0, **more)
+    return decorate if pass_func is None else decorate(pass_func)
+
+
+def module_pass(pass_func: Any = None, opt_level: Any = 0, **more: Any) -> Any:  # type: ignore[no-redef]
+    """Makes a pass of ``f(module, context) -> Module``, or of a class with ``transform_module``; ``more`` is its
+    ``name`` and what it has ``required``."""
+    return _decorated("module_pass", pass_func, opt_level, more)
+
+
+def function_pass(pass_func: Any = None, opt_level: Any = 0, **more: Any) -> Any:  # type: ignore[no-redef]
+    """The same of ``f(function, module, context) -> Function``, or of a class with ``transform_function``."""
+    return _decorated("function_pass", pass_func, opt_level, more)
+
+
 class PrintIR(Printer, ModulePass):  # type: ignore[no-redef]  # the one of minitvm.passes is half of it
     """A pass that prints the module where it stands in a ``Sequential``, as TVM's; and the instrument of that name."""
 

@@ -229,6 +229,23 @@ def test_scripts_have_types_first_and_fast_math_where_they_require_it(tmp_path: 
     subprocess.run([sys.executable, "-m", "minitvm.tvm", str(script)], check=True)
 
 
+def test_passes_and_visitors_of_scripts() -> None:
+    def kept(module: Any, context: Any) -> Any:
+        return module
+
+    made = P.module_pass(kept, opt_level=3, name="mine", required=["InferType"])
+    assert (made.info.name, made.info.opt_level, made.info.required) == ("mine", 3, ("InferType",))
+    assert P.function_pass(2)(lambda f, m, c: f).info.opt_level == 2
+    failing = P.module_pass(lambda module, context: 1 / 0, opt_level=0, name="failing")
+    with pytest.raises(ZeroDivisionError):
+        failing(minitvm.IRModule.from_expr(function(DX)))
+    minitvm.transform.PassContext.current().override_instruments(None)
+    name = relay.GlobalVar("f")
+    assert relay.ExprMutator().visit(name) is name  # type: ignore[arg-type]
+    with pytest.raises(NotImplementedError, match="has no visit_tuple"):
+        relay.ExprFunctor().visit(relay.Tuple([]))
+
+
 # --- comparison -------------------------------------------------------------------------------------------------
 
 

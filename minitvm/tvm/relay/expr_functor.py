@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from minitvm.errors import IRError
-from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, TupleGetItem, Var
+from minitvm.ir.expr import Call, Constant, Expr, Function, GlobalVar, Tuple, TupleGetItem, Var
 from minitvm.ir.visitor import rebuild
 from minitvm.scopes.names import keep_declared
 from minitvm.scopes.nodes import Apply, Global, If, Let, applied
@@ -25,6 +25,15 @@ _METHODS = {
 }
 
 
+class NoVisitError(IRError, NotImplementedError):
+    """A visitor has no method for a kind of node."""
+
+
+def _method(node: Any) -> str:
+    """The method for a kind of node; a function's name by itself has that of one in an expression."""
+    return "visit_global_var" if isinstance(node, GlobalVar) else _METHODS[type(node)]
+
+
 class ExprFunctor:
     """``visit(node)`` calls the node's method, and keeps what it gives."""
 
@@ -35,7 +44,7 @@ class ExprFunctor:
         memo = self.__dict__.setdefault("memo_map", {})
         if expr not in memo:
             asks = isinstance(expr, Call) and is_choice(expr) and "visit_if" in _own_names(type(self))
-            memo[expr] = self.visit_if(opened(expr)) if asks else getattr(self, _METHODS[type(expr)])(expr)
+            memo[expr] = self.visit_if(opened(expr)) if asks else getattr(self, _method(expr))(expr)
         return memo[expr]
 
     def visit_op(self, op: Any) -> Any:
@@ -43,7 +52,7 @@ class ExprFunctor:
         return op
 
     def _undefined(self, expr: Any) -> Any:
-        raise IRError(f"{type(self).__name__} has no {_METHODS[type(expr)]}", hint="define it, or use ExprVisitor")
+        raise NoVisitError(f"{type(self).__name__} has no {_method(expr)}", hint="define it, or use ExprVisitor")
 
     visit_var = visit_constant = visit_call = visit_tuple = visit_tuple_getitem = visit_function = _undefined
     visit_let = visit_if = visit_global_var = _undefined
