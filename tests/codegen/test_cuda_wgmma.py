@@ -106,7 +106,7 @@ PLANTED = [
     (r"wgmma_wait<0>\(\);", "", "nan"),
     (r"&left\[swizzled<64>\((.*?)\)\], &", r"&left[\1], &", "wrong"),
     (r"cp_async_wait<1>\(\);", "cp_async_wait<2>();", "without fence.proxy.async since|nan"),
-    (r"&left\[(.*?)thread / 128", r"&left[\1thread / 64", "differ in a warpgroup"),
+    (r"&left\[(.*?)thread >> 7", r"&left[\1thread >> 6", "differ in a warpgroup"),
 ]
 
 
