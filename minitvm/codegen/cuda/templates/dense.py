@@ -52,6 +52,9 @@ def worth_rounding(exact: Sequence[Choice], rounded: Sequence[Choice], gpu: GpuM
 _COPIED, _CARRIED = 8, 32
 """Single elements of windows whose places a thread has registers for, as asynchronous copies and by registers."""
 
+_FEW = 4
+"""Tiles for each SM up to which slices have something to hide."""
+
 
 class GpuTemplate(Template):
     """One that is a product of blocks, or several one after the other."""
@@ -88,13 +91,17 @@ class GpuTemplate(Template):
         if self.may_copy(kind if half else "float32") and (products or not one_by_one):
             tiles = with_copies(tiles)
             if not products and not self.product.right.along_depth:  # whose elements come one by one
-                tiles += [tile for tile in SLICED if not self._places(tile)]
+                tiles += [tile for tile in SLICED if self._is_few(tile) and not self._places(tile)]
             if half and self._in_groups():
                 tiles = [*group_tiles(kind), *tiles]
         extent = replace(self.product.extent, size=2) if half else self.product.extent
         scheme = f"{'three ' * (products == 3)}{kind.replace('tf', 'TF')}, " if products else ""
         found = choices(extent, self.gpu, tiles, scheme)
         return [replace(c, why_not=c.why_not or self._places(c.tile)) for c in found] if products else found
+
+    def _is_few(self, tile: BlockTile) -> bool:
+        """True if a product has few such tiles; many large ones get more out of what they load."""
+        return self.product.extent.blocks(tile) <= _FEW * self.gpu.sms
 
     def _in_groups(self) -> bool:
         """True if warpgroups can multiply: whole vectors go to shared memory, those of the left-hand side along the

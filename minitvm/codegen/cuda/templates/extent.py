@@ -73,7 +73,7 @@ class Extent:
         rows = min(tile.rows, self.rows)
         is_cluster = tile.is_cluster(machine, self.blocks(tile) // tile.split)
         parts = (rows if is_cluster else tile.split * rows) * tile.columns * SUM_BYTES
-        return 2 * _LATENCY + parts / min(machine.seen.from_second_level, tile.threads * _ON_THEIR_WAY / _LATENCY)
+        return 2 * _LATENCY + parts / min(2 * machine.seen.from_second_level, tile.threads * _ON_THEIR_WAY / _LATENCY)
 
     def _memory(self, tile: BlockTile) -> float:
         """Bytes that go through memory."""
