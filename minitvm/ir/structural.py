@@ -120,7 +120,7 @@ def _difference(walk: _Walk, other: _Walk, a: Node, b: Node, map_free: bool, roo
         if isinstance(x, Function) and isinstance(y, Function) and one.key != two.key:
             return _difference(walk, other, x, y, map_free, one.path)
         if {one.key[:1], two.key[:1]} == {"#", "="} or one.key[:1] == two.key[:1] == "#":
-            first, second = ("shared", "copied") if one.key[:1] == "#" else ("copied", "shared")
+            first, second = ("shared", "copied")[:: 1 if one.key[:1] == "#" else -1]
             return f"{one.path}: a {first} {type(x).__name__} != a {second} {type(y).__name__}"
         return f"{one.path}: {_brief(x)} != {_brief(y)}"
     return None
@@ -191,7 +191,12 @@ class _Walk:
     def node(self, node: Expr, path: _Path) -> Iterator[_Fact]:
         """A node without its operands.  The type of a call follows from its operator and operands."""
         if isinstance(node, Call):
-            yield from self.operator(node.op, _Path(".op", path))
+            op, where = node.op, _Path(".op", path)
+            if isinstance(op, Function):
+                yield self.function(op, where)
+            else:
+                yield _Fact(where, op.name, op)
+                yield from self.values(op.attributes(), where)
             yield _Fact(_Path(".args", path), str(len(node.args)), _Text(f"{len(node.args)} arguments"))
             return
         yield _typed(node, path)
@@ -203,13 +208,6 @@ class _Walk:
             yield _Fact(path, _bits(node.value), node)
         elif isinstance(node, TupleGetItem):
             yield _Fact(_Path(".index", path), str(node.index), node.index)
-
-    def operator(self, op: Op | Function, path: _Path) -> Iterator[_Fact]:
-        if isinstance(op, Function):
-            yield self.function(op, path)
-        else:
-            yield _Fact(path, op.name, op)
-            yield from self.values(op.attributes(), path)
 
     def values(self, values: Mapping[str, Any], path: _Path) -> Iterator[_Fact]:
         """Attributes: their names, then the value of each."""

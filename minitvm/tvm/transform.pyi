@@ -27,11 +27,11 @@ from minitvm.scopes.passes import ToANormalForm as ToANormalForm
 from minitvm.scopes.passes import ToANormalFormExpr as ToANormalFormExpr
 from minitvm.scopes.passes import ToBasicBlockNormalForm as ToBasicBlockNormalForm
 from minitvm.scopes.passes import ToGraphNormalForm as ToGraphNormalForm
-def module_pass(pass_func: Any=None, opt_level: Any=0, **more: Any) -> Any:
+def module_pass(pass_func: Any=None, opt_level: Any=0, **more: Any) -> Any:  # type: ignore[no-redef]
     """Makes a pass of ``f(module, context) -> Module``, or of a class with ``transform_module``; ``more`` is its
     ``name`` and what it has ``required``."""
     ...
-def function_pass(pass_func: Any=None, opt_level: Any=0, **more: Any) -> Any:
+def function_pass(pass_func: Any=None, opt_level: Any=0, **more: Any) -> Any:  # type: ignore[no-redef]
     """The same of ``f(function, module, context) -> Function``, or of a class with ``transform_function``."""
     ...
 class PrintIR(Printer, ModulePass):  # type: ignore[no-redef]
