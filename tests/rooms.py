@@ -48,7 +48,7 @@ ROOMS = {
     "scopes": room(1_220, "scopes"),
     "torch": room(430, "torch"),
     "primer": room(1_000, "primer.py"),
-    "testing": room(579, "testing"),
+    "testing": room(730, "testing"),
     "more": room(
         4_840,
         f"frontend/onnx/more ir/ops/more {_PASSES}/by_parts.py {_PASSES}/parallel_blocks.py {_LOOPS}/dense_blocks.py"

@@ -25,3 +25,24 @@ from minitvm.testing.checks import (
     run_opt_pass,
 )
 from minitvm.testing.init import create_workload
+from minitvm.testing.targets import (
+    ctx_list,
+    device_enabled,
+    enabled_targets,
+    exclude_targets,
+    fixture,
+    known_failing_targets,
+    main,
+    parameter,
+    parameters,
+    parametrize_targets,
+    requires_cuda,
+    requires_cudagraph,
+    requires_gpu,
+    requires_llvm,
+    requires_tensorcore,
+    skip_if_32bit,
+    skip_if_wheel_test,
+    slow,
+    uses_gpu,
+)

@@ -21,5 +21,24 @@ from minitvm.testing.checks import check_unchanged as check_unchanged
 from minitvm.testing.checks import run_infer_type as run_infer_type
 from minitvm.testing.checks import run_opt_pass as run_opt_pass
 from minitvm.testing.init import create_workload as create_workload
+from minitvm.testing.targets import ctx_list as ctx_list
+from minitvm.testing.targets import device_enabled as device_enabled
+from minitvm.testing.targets import enabled_targets as enabled_targets
+from minitvm.testing.targets import exclude_targets as exclude_targets
+from minitvm.testing.targets import fixture as fixture
+from minitvm.testing.targets import known_failing_targets as known_failing_targets
+from minitvm.testing.targets import main as main
+from minitvm.testing.targets import parameter as parameter
+from minitvm.testing.targets import parameters as parameters
+from minitvm.testing.targets import parametrize_targets as parametrize_targets
+from minitvm.testing.targets import requires_cuda as requires_cuda
+from minitvm.testing.targets import requires_cudagraph as requires_cudagraph
+from minitvm.testing.targets import requires_gpu as requires_gpu
+from minitvm.testing.targets import requires_llvm as requires_llvm
+from minitvm.testing.targets import requires_tensorcore as requires_tensorcore
+from minitvm.testing.targets import skip_if_32bit as skip_if_32bit
+from minitvm.testing.targets import skip_if_wheel_test as skip_if_wheel_test
+from minitvm.testing.targets import slow as slow
+from minitvm.testing.targets import uses_gpu as uses_gpu
 from minitvm.tvm.relay import registered as _temp_op_attr
 temp_op_attr = _temp_op_attr

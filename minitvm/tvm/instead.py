@@ -132,7 +132,6 @@ INSTEAD: dict[str, str] = {
     "relay.qnn.transform": "relay.transform.Legalize and CanonicalizeOps are for quantized operators, too",
     **_below("relay.testing", "check_grad gradient", "relay.transform.gradient, checked beside finite differences"),
     **_below("relay.testing", "count count_ops make_nat_expr Prelude", _DATA),
-    **_below("relay.testing", "ctx_list enabled_targets", 'targets = ["llvm"], and "cuda" if minitvm.cuda(0).exist'),
     **_below("relay.testing", "run_as_python to_python", 'relay.create_executor("debug", mod)'),
     "relay.testing.rand": "numpy.random.default_rng(0).random(shape)",
     "relay.testing.ref_types": _PURE,

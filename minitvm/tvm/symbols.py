@@ -23,6 +23,16 @@ class _OpenSizes(type):
         return isinstance(value, SymbolicDim)
 
 
+class Var(metaclass=_OpenSizes):
+    """Makes an open size as :func:`var` does: ``tir.Var("n", "int32")``."""
+
+    def __new__(cls, name: str = "tindex", dtype: str = "int32", span: typing.Any = None) -> typing.Any:
+        return symbol(name)
+
+
+SizeVar = Var
+
+
 class Any(metaclass=_OpenSizes):
     """Makes a dimension of any extent: ``tir.Any()``."""
 
@@ -59,3 +69,16 @@ class StringImm(str):
 
     __slots__ = ()
     value = property(str)
+
+
+def indexdiv(a: Dim, b: int, span: typing.Any = None) -> Dim:
+    """The whole quotient of sizes."""
+    return a // b
+
+
+def indexmod(a: Dim, b: int, span: typing.Any = None) -> Dim:
+    """The rest of a quotient of sizes."""
+    return a - b * (a // b)
+
+
+floordiv, floormod = indexdiv, indexmod
