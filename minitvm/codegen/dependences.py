@@ -111,8 +111,7 @@ def carried(loop: For, only_flow: bool = False) -> Access | None:
 def may_meet(a: Access, b: Access, var: LoopVar, extent: int | None, ranges: Ranges) -> bool:
     """True if iterations ``v`` and ``w != v`` may reach one element by ``a`` and ``b``; decided by any dimension."""
     pairs = _rejoined([_bare(affine(i), affine(j)) or (i, j) for i, j in zip(a.index, b.index, strict=True)])
-    forms = [(affine(i), affine(j)) for i, j in pairs]
-    forms.append((address(a.buffer, a.index), address(b.buffer, b.index)))
+    forms = [(affine(i), affine(j)) for i, j in pairs] + [(address(a.buffer, a.index), address(b.buffer, b.index))]
     return all(_may_be_equal(x, y, var, extent, ranges) for x, y in forms)
 
 

@@ -20,7 +20,6 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeAlias
 
 from minitvm.codegen import schedule_loops, schedule_memory, schedule_parts, schedule_stage
 from minitvm.codegen.loops import fresh_vars, redirect
-from minitvm.codegen.schedule_memory import find_buffer
 from minitvm.errors import ScheduleError
 from minitvm.ir.loop import Alloc, Buffer, Kernel, LoopKind, LoopVar, Stmt, allocated, map_stmt, summary
 from minitvm.ir.loop.text import fresh
@@ -142,10 +141,8 @@ class Steps:
 
     def _said(self, value: Any) -> Any:
         """An argument as its line has it."""
-        if isinstance(value, LoopVar):
+        if isinstance(value, (LoopVar, Buffer)):
             return Handle(value.name)
-        if isinstance(value, Buffer):
-            return Handle(find_buffer(self.kernel, value).name)
         if isinstance(value, LoopKind):
             return value.value
         known = isinstance(value, str) and value in _names(self.kernel)

@@ -456,9 +456,6 @@ class BlockedDepthwise(_Windows):
             where = self.placed(y.coordinate(row, ky), x.coordinate(x.at(column, t), kx))
             return Load(self.source, (n, block, *where, lane))
 
-        def place(t: LoopExpr, lane: LoopExpr) -> Load:
-            return Load(self.out, (n, block, *self.placed(row, x.at(column, t)), lane))
-
         tile = TileKernel(
             size,
             1,
@@ -466,7 +463,9 @@ class BlockedDepthwise(_Windows):
             self.accumulator,
             data,
             lambda _, lane, ky, kx: Load(self.weight, (block, Const(0), *self.placed(ky, kx), Const(0), lane)),
-            lambda t, _, lane, value: store_at(place(t, lane), value),
+            lambda t, _, lane, value: store_at(
+                Load(self.out, (n, block, *self.placed(row, x.at(column, t)), lane)), value
+            ),
         )
         inside = ((kx, t) for kx in range(x.taps) for t in x.columns_inside(column, size, kx))
         each = sorted(inside, key=lambda at: (at[1] * x.stride + at[0] * x.dilation, at))
