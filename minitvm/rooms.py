@@ -44,6 +44,7 @@ BEHIND |= {
     "frontend.onnx.index.selected": "frontend.onnx.places.selected",
     "frontend.onnx.index.selected_each": "frontend.onnx.places.selected_each",
     "frontend.onnx.model.without_weights": "frontend.onnx.mapped.without_weights",
+    "frontend.onnx.tensor.open_range": "frontend.onnx.places.open_range",
     "frontend.onnx.tensor.text": "frontend.onnx.more.sequence.text",
     "ir.assumed.least_of_cases": "ir.extremes.least_of_cases",
     "ir.dims.same": "ir.extremes.same",

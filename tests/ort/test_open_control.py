@@ -55,6 +55,7 @@ def test_a_saved_library_of_control_flow_is_for_all_sizes(tmp_path: Path) -> Non
 HEAD = """
 <ir_version: 9, opset_import: ["" : 18]>
 control (float[n, 4] x) => (y) <int64[1] zero = {0}, int64[1] one = {1}, int64[1] many = {1000}, int64 first = {0},
+  int64 single = {1}, int64[1] four = {4}, int64[1] back = {-1},
   int64 last = {-1}, int64 seven = {7}, float nothing = {0.0}, bool yes = {1}> {
 """
 LISTED = """
@@ -63,6 +64,12 @@ LISTED = """
     body = trip (int64 i, bool on, float[k, 4] s, seq(float[4]) l) => (next, after, longer) {
       row = Gather <axis = 0> (x, i)  mean = ReduceMean <keepdims = 0> (s, zero)  made = Add (row, mean)
       after = Tanh (s)  longer = SequenceInsert (l, made)  next = Identity (on) }>
+"""
+UNLIKE = """
+  rows = Shape <start = 0, end = 1> (x)  trips = Squeeze (rows)  nothing_yet = SequenceEmpty <dtype = 1> ()
+  listed = Loop (trips, yes, nothing_yet) <body = trip (int64 i, bool on, seq(float[k, 4]) l) => (next, longer) {
+      more = Unsqueeze (i, zero)  end = Add (more, one)  part = Slice (x, zero, end)
+      longer = SequenceInsert (l, part)  next = Identity (on) }>
 """
 BY_DATA = """
   asked = Greater (sum, nothing)
@@ -87,6 +94,31 @@ FORMS = {
     "a list that a loop appends to": LISTED + "  z = ConcatFromSequence <axis = 1, new_axis = 1> (listed)",
     "a list, one behind the other": LISTED + "  z = ConcatFromSequence <axis = 0> (listed)",
     "the last of a list": LISTED + "  z = SequenceAt (listed, last)",
+    "a list of unlike lengths": UNLIKE + "  z = ConcatFromSequence <axis = 0> (listed)",
+    "the last of unlike lengths": UNLIKE + "  z = SequenceAt (listed, last)",
+    "what unbind takes apart": """
+  rows = SplitToSequence <axis = 0, keepdims = 0> (x, single)  trips = SequenceLength (rows)
+  empty = SequenceEmpty <dtype = 1> ()
+  listed = Loop (trips, yes, empty) <body = trip (int64 i, bool on, seq(float[4]) l) => (next, longer) {
+      row = SequenceAt (rows, i)  made = CumSum (row, first)  longer = SequenceInsert (l, made)  next = Identity (on) }>
+  z = ConcatFromSequence <axis = 0, new_axis = 1> (listed)
+""",
+    "as many of each row as its place": """
+  rows = Shape <start = 0, end = 1> (x)  ones = ConstantOfShape <value = int64[1] {1}> (rows)  trips = Squeeze (rows)
+  parts = SplitToSequence <axis = 0> (x, ones)  empty = SequenceEmpty <dtype = 1> ()
+  listed = Loop (trips, yes, empty) <body = trip (int64 i, bool on, seq(float[k, 4]) l) => (next, longer) {
+      row = SequenceAt (parts, i)  times = Unsqueeze (i, zero)  shape = Concat <axis = 0> (times, four)
+      made = Expand (row, shape)  longer = SequenceInsert (l, made)  next = Identity (on) }>
+  z = ConcatFromSequence <axis = 0> (listed)
+""",
+    "a slice whose bounds are slices": """
+  rows = Shape <start = 0, end = 1> (x)  trips = Squeeze (rows)
+  places = Range (first, trips, single)  ends = Concat <axis = 0> (places, rows)
+  z = Loop (trips, yes) <body = trip (int64 i, bool on) => (next, row) {
+      a = Reshape (i, back)  b = Add (a, one)  c = Add (b, one)
+      start = Slice (ends, a, b)  end = Slice (ends, b, c)  part = Slice (x, start, end)
+      row = ReduceSum <keepdims = 0> (part, zero)  next = Identity (on) }>
+""",
     "rows that a loop takes away until a condition": """
   z = Loop ("", yes, x) <body = trip (int64 i, bool on, float[k, 4] s) => (next, after) {
     left = Shape <start = 0, end = 1> (s)  count = Squeeze (left)  after = Slice (s, one, many)
@@ -109,6 +141,16 @@ def test_a_choice_by_sizes_between_ranks_is_made_when_a_size_is_met() -> None:
                    else_branch = b () => (d) { d = Identity (x) }>
 """
     _agrees(HEAD + choice + "  y = Relu (z)\n}", [(3, 4), (5, 4), (1, 4), (2, 4), (1, 4)], libraries=2)
+
+
+def test_a_choice_by_data_between_ranks_is_a_library_each() -> None:
+    choice = """
+  asked = Greater (sum, nothing)
+  z = If (asked) <then_branch = a () => (c) { c = ReduceSum <keepdims = 0> (x, zero) },
+                  else_branch = b () => (d) { d = Tanh (x) }>
+"""
+    text = HEAD + "  sum = ReduceSum <keepdims = 0> (x)" + choice + "  y = Relu (z)\n}"
+    _agrees(text, [(3, 4), (5, 4), (1, 4), (2, 4)], libraries=2)
 
 
 def test_a_choice_by_sizes_between_like_results_needs_one_library() -> None:

@@ -102,6 +102,17 @@ FORMS: dict[str, tuple[str, list[list[Shape]]]] = {
         c = Slice (x, half, far, axis) d = Slice (x, first, half, axis) z = Concat <axis = 1> (c, d) }}""",
         [[(2, 8, 3)], [(1, 1, 3)], [(3, 0, 3)], [(2, 31, 3)]],
     ),
+    "columns put together": (
+        """(float[n, 8, l] x, float[h, w] q) => (float[n, 2, a, b] y) <int64[2] two = {2, 2}> {
+        size = Shape (q) y = Col2Im <strides = [2, 2]> (x, size, two) }""",
+        [[(1, 8, 6), (4, 6)], [(2, 8, 2), (2, 4)], [(1, 8, 30), (10, 12)]],
+    ),
+    "places in steps of a length": (
+        """(float[n, s] x) => (int64[n] y) <int64 first = {0}> {
+        total = Size (x) length = Shape <start = 1, end = 2> (x) step = Squeeze (length)
+        y = Range (first, total, step) }""",
+        [[(4, 6)], [(1, 1)], [(0, 3)], [(30, 7)]],
+    ),
     "the best of ten at most": (
         """(float[n] x) => (float[k] y, float[m] z) <int64[1] ten = {10}> {
         n = Shape (x) k = Min (n, ten) y, i = TopK (x, k) z = Gather <axis = 0> (x, i) }""",

@@ -12,13 +12,24 @@ from minitvm.doors import door, left_out
 from minitvm.errors import FrontendError, TypeInferenceError
 from minitvm.frontend.onnx.check import outer_names
 from minitvm.frontend.onnx.elsewhere import bags
-from minitvm.frontend.onnx.lists import appended, named, with_lists
+from minitvm.frontend.onnx.lists import appended, appended_unlike, joined_lists, named, split_again, with_lists
 from minitvm.frontend.onnx.model import describe_value
 from minitvm.frontend.onnx.node import OnnxNode, emit, normalize_axis, place_of, rank
 from minitvm.frontend.onnx.registry import onnx_op
 from minitvm.frontend.onnx.shape_values import shape_value
 from minitvm.ir.builder import call_op
-from minitvm.ir.dims import Dim, SymbolicDim, are_counted_on, facts, forget_since, is_anonymous, larger, measuring
+from minitvm.ir.dims import (
+    Dim,
+    SymbolicDim,
+    are_counted_on,
+    facts,
+    forget_since,
+    is_anonymous,
+    is_equal,
+    larger,
+    measure,
+    measuring,
+)
 from minitvm.ir.expr import Call, Constant, Expr, Function, Tuple, Var
 from minitvm.ir.types import TensorType, TupleType, Type, alike, as_shape, common, leaves, tensor_fields
 from minitvm.ir.visitor import children, post_order, rebuild, substitute
@@ -54,6 +65,8 @@ def if_(node: OnnxNode) -> list[Expr]:
     if by_sizes is not None and (misfits or not alike(*(body.type for body, _ in bodies))):
         forget_since(before)
         return _inlined(node, _by_sizes(node))
+    if are_counted_on() and not misfits and _ranks_differ(*(_fields(body) for body, _ in bodies)):
+        return _by_choice(node)
     if len(misfits) == 2 or (misfits and _reads_symbols(node, BRANCHES[found.index(misfits[0])])):
         raise misfits[0]
     types = tensor_fields(bodies[0][0].type) if misfits else ()
@@ -66,6 +79,19 @@ def if_(node: OnnxNode) -> list[Expr]:
 def _by_sizes(node: OnnxNode) -> np.ndarray | None:
     """The condition where it follows from sizes, as those of the first run have it."""
     return shape_value(node[0], node.known_values) if are_counted_on() else None
+
+
+def _ranks_differ(one: Sequence[Type], other: Sequence[Type]) -> bool:
+    pairs = zip(one, other, strict=False)
+    return any(isinstance(a, TensorType) and isinstance(b, TensorType) and a.rank != b.rank for a, b in pairs)
+
+
+def _by_choice(node: OnnxNode) -> list[Expr]:
+    """The branch that a run's data decide for, which is measured as sizes are: the other one is another library's."""
+    asked = emit("cast", emit("reshape", node[0], newshape=()), dtype="int64")
+    chosen = measure(lambda: asked, (node[0], "choice"))
+    taken = _inlined(node, np.asarray(not is_equal(chosen, 0)))
+    return [emit("control.after", value, emit("extent", size=chosen)) for value in taken]
 
 
 def _inlined(node: OnnxNode, condition: Any) -> list[Expr]:
@@ -174,17 +200,21 @@ def loop(node: OnnxNode) -> list[Expr]:
             raise
         params = _loop_params(node, graph, [value.type for value in first])
         (body, taken), measured = _never(node, error, graph, params), {}
-    lists = appended(params[2:], body, first)
-    params, carried, body = _without(lists, params, first, body)
+    lists, unlike = appended(params[2:], body, first), appended_unlike(params[2:], body, first)
+    with measuring() as more:
+        params, start, body = joined_lists(unlike, params, first, body)
+    params, carried, body = _without(lists, params, start, body)
+    measured = {**measured, **more}
     body, taken = closed(body, taken, importer.known, measured)
     scanned = _tensors(body, 1 + len(carried))
-    rows = _rows(node, scanned, [*graph.output[1 + len(first) :], *(onnx.ValueInfoProto() for _ in lists)])
+    said = [*graph.output[1 + len(first) :], *(onnx.ValueInfoProto() for _ in (*unlike, *lists))]
+    rows = _rows(node, scanned, said)
     if _stops(trips, going):
-        return with_lists([*carried, *_nothing(rows, scanned)], lists, len(first))
+        return split_again(with_lists([*carried, *_nothing(rows, scanned)], lists, len(first)), unlike)
     function, known = Function([*params, *taken.values()], body), _known_trips(node, trips, going, params[1], body)
     values = [trips, going, *carried, *taken]
     found = call_op("control.loop", *values, body=function, num_carried=len(carried), trips=known, rows=rows)
-    return with_lists(_results(found), lists, len(first))
+    return split_again(with_lists(_results(found), lists, len(first)), unlike)
 
 
 def _without(

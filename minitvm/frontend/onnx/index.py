@@ -108,6 +108,7 @@ formulas({"GatherElements-11": lambda n: along(n, "gather"), "GatherND-11": _gat
 
 @onnx_op("Slice")
 def slice_(node: OnnxNode) -> Expr:
+    node.inputs[1:] = map(_of_one, node.inputs[1:])
     named = enumerate(("starts", "ends", "axes", "steps"), 1)
     starts, ends, axes, steps = (node.numbers(i, name, signed=True) for i, name in named)
     if starts is None or ends is None:
@@ -118,6 +119,12 @@ def slice_(node: OnnxNode) -> Expr:
     cuts = [_cut(node, axis, *bound) for axis, *bound in bounds]
     begin, end, strides = zip(*cuts, strict=True) if cuts else ((), (), ())
     return emit("strided_slice", x, begin=begin, end=end, strides=strides, axes=tuple(places))
+
+
+def _of_one(value: Expr | None) -> Expr | None:
+    """A vector as one of one element, where a run says of how many: else another library is asked."""
+    is_open = are_counted_on() and value is not None and not value.tensor_type.is_static
+    return emit("reshape", value, newshape=(1,)) if is_open else value
 
 
 def _cut(node: OnnxNode, axis: int, start: Dim, stop: Dim, step: int) -> tuple[Dim, Dim, int]:

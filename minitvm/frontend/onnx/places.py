@@ -18,7 +18,7 @@ import numpy as np
 
 from minitvm.frontend.onnx.node import emit
 from minitvm.frontend.onnx.shape_values import Known, shape_value
-from minitvm.ir.dims import Dim, Undecided, always_less, is_less, product
+from minitvm.ir.dims import Dim, SymbolicDim, Undecided, always_less, is_less, larger, product
 from minitvm.ir.expr import Call, Constant, Expr, Tuple
 from minitvm.ir.op import Op
 
@@ -277,3 +277,19 @@ def selected_each(data: Expr, positions: Expr, known: Known) -> Expr | None:
     ones = tuple(shape[a] if a in axes else 1 for a in range(len(shape)))
     spread = emit("reshape", turned, newshape=(*ones, *behind), allowzero=True)
     return spread if ones == shape else emit("broadcast_to", spread, shape=(*shape, *behind))
+
+
+def open_range(start: Dim | float, limit: Dim | float, delta: Dim | float, dtype: str) -> Expr:
+    """A range of which a run says how long it is: ONNX's Range."""
+    first, last, step = map(_whole, (start, limit, delta))
+    if not is_less(0, step) and not is_less(step, 0):
+        raise Undecided(f"a range in steps of {step} has as many elements as a run says")
+    ahead, apart = (last - first, step) if is_less(0, step) else (first - last, -step)
+    steps = emit("iota", size=larger(-(-ahead // apart), 0), dtype=dtype)
+    return emit("add", emit("multiply", steps, step), first)
+
+
+def _whole(bound: Dim | float) -> Dim:
+    if isinstance(bound, float) and not bound.is_integer():
+        raise Undecided(f"a range with {bound} in it has as many elements as floats say")
+    return bound if isinstance(bound, SymbolicDim) else int(bound)

@@ -25,7 +25,6 @@ from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.ir.dims import (
     Dim,
     SymbolicDim,
-    Undecided,
     are_counted_on,
     ceil_divide,
     common_shape,
@@ -226,12 +225,18 @@ def expand(node: OnnxNode) -> Expr:
     return x if shape == dims(x) else emit("broadcast_to", x, shape=shape)
 
 
+@door
+def open_range(start: Dim | float, limit: Dim | float, delta: Dim | float, dtype: str) -> Expr:
+    """A range of which a run says how long it is."""
+    raise left_out("a range of open length")
+
+
 @onnx_op("Range", since=11)
 def range_(node: OnnxNode) -> Expr:
     start, limit, delta = (node.sizes(i, n)[0] for i, n in enumerate(("start", "limit", "delta")))
     dtype = node[0].dtype
     if any(isinstance(bound, SymbolicDim) for bound in (start, limit, delta)):
-        return _open_range(_whole(start), _whole(limit), _whole(delta), dtype)
+        return open_range(start, limit, delta, dtype)
     count = (limit - start) / delta if delta else math.nan
     if math.isnan(count):
         raise node.misfit(f"from {start} to {limit} in steps of {delta} is no range")
@@ -241,20 +246,6 @@ def range_(node: OnnxNode) -> Expr:
     if isinstance(start, int):
         return Constant(np.array(range(start, limit, delta), dtype))
     return Constant(np.arange(start, limit, delta, dtype=dtype).astype(dtype))
-
-
-def _open_range(start: Dim, limit: Dim, delta: Dim, dtype: str) -> Expr:
-    if not isinstance(delta, int) or delta == 0:
-        raise Undecided(f"a range in steps of {delta} has as many elements as a run says")
-    ahead = limit - start if delta > 0 else start - limit
-    steps = emit("iota", size=larger(ceil_divide(ahead, abs(delta)), 0), dtype=dtype)
-    return emit("add", emit("multiply", steps, delta), start)
-
-
-def _whole(bound: Dim | float) -> Dim:
-    if isinstance(bound, float) and not bound.is_integer():
-        raise Undecided(f"a range with {bound} in it has as many elements as floats say")
-    return bound if isinstance(bound, SymbolicDim) else int(bound)
 
 
 def _eye_like(node: OnnxNode) -> Expr:

@@ -30,7 +30,7 @@ def grid_sample(node: OnnxNode) -> Outputs:
 
 @onnx_op("Col2Im", since=18)
 def col2im(node: OnnxNode) -> Expr:
-    size, kernel = (tuple(node.constant(i, name).tolist()) for i, name in ((1, "image_shape"), (2, "block_shape")))
+    size, kernel = tuple(node.sizes(1, "image_shape")), tuple(node.constant(2, "block_shape").tolist())
     ones, zeros = [1] * len(size), [0] * 2 * len(size)
     return emit(
         "nn.col2im",

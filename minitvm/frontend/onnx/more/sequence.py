@@ -6,7 +6,7 @@ Of a sequence whose values are known one by one nothing is left but the values.
 import numpy as np
 import onnx
 
-from minitvm.frontend.onnx.lists import joined, remade, stack_of
+from minitvm.frontend.onnx.lists import joined, named, remade, stack_of
 from minitvm.frontend.onnx.more.foreign import attribute_tensors
 from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, onnx_dtype, rank
 from minitvm.frontend.onnx.registry import formulas, onnx_op
@@ -15,6 +15,7 @@ from minitvm.frontend.onnx.types import type_of_proto
 from minitvm.ir.dims import SymbolicDim, ceil_divide, differ, is_less, smaller
 from minitvm.ir.expr import Call, Constant, Expr
 from minitvm.ir.ops.more.sequence import OptionalNone, OptionalOf, SequenceOf, SequenceSplit
+from minitvm.ir.ops.tensor import Full
 from minitvm.ir.types import STRING, SequenceType, TensorType, is_named, is_numeric
 
 TAKES_ALL = frozenset({"Constant", "Identity", "If", "Loop", "SequenceMap"}) | {
@@ -76,6 +77,9 @@ def _at(node: OnnxNode) -> Expr:
     found = _known(node, 1, 0)
     if stack is not None:
         return node.as_onnx("Gather", stack, node[1], axis=0)[0]  # type: ignore[return-value]
+    ragged = _ragged_piece(node) if found is None else None
+    if ragged is not None:
+        return ragged
     return emit("sequence.at", node[0], node[1]) if found is None else found[0][found[1]]
 
 
@@ -96,6 +100,8 @@ def _piece(node: OnnxNode) -> Expr | None:
     if found is None:
         return None
     x, axis, length = found
+    if length == 1:
+        return node.as_onnx("Gather", x, emit("reshape", node[1], newshape=(1,)), axis=axis)[0]
     if node.known(1) is None:
         numbers = emit("iota", size=ceil_divide(x.tensor_type.extents[axis], length))
         number = node.as_onnx("Gather", numbers, emit("reshape", node[1], newshape=(1,)), axis=0)[0]
@@ -108,6 +114,26 @@ def _piece(node: OnnxNode) -> Expr | None:
     if is_less(start, 0) or not is_less(start, extent):
         raise node.misfit(f"index {at} is outside of pieces of {length} of dimension {axis} of {x.tensor_type}")
     return emit("strided_slice", x, begin=(start,), end=(smaller(start + length, extent),), axes=(axis,))
+
+
+def _ragged(sequence: Expr) -> tuple[Expr, int, Expr] | None:
+    """The tensor of which a list is pieces of any lengths, along which axis, and how long these are."""
+    if not isinstance(sequence, Call) or not isinstance(sequence.op, SequenceSplit) or not sequence.op.keep:
+        return None
+    x, lengths = sequence.args
+    return (named(x), sequence.op.axis, lengths) if is_numeric(x.type) and rank(lengths) == 1 else None
+
+
+def _ragged_piece(node: OnnxNode) -> Expr | None:
+    found = _ragged(_list(node))
+    if found is None:
+        return None
+    x, axis, lengths = found
+    at = emit("reshape", node[1], newshape=(1,))
+    length = node.as_onnx("Gather", lengths, at, axis=0)[0]
+    end = node.as_onnx("Gather", emit("cumsum", lengths, axis=0), at, axis=0)[0]
+    start = node.as_onnx("Sub", end, length)[0]
+    return node.as_onnx("Slice", x, start, end, integers([axis]))[0]
 
 
 def _insert(node: OnnxNode) -> Expr:
@@ -133,6 +159,8 @@ def _length(node: OnnxNode) -> Expr:
     if (found := _pieces(_list(node))) is not None:
         x, axis, length = found
         return emit("extent", size=ceil_divide(x.tensor_type.extents[axis], length))
+    if (ragged := _ragged(_list(node))) is not None:
+        return emit("take", emit("shape_of", ragged[2], dtype="int64"), integers(0), axis=0, mode="clip")
     return emit("sequence.length", node[0]) if parts is None else integers(len(parts))
 
 
@@ -145,6 +173,9 @@ def _concatenated(node: OnnxNode) -> Expr:
         x, along, _ = pieces
         if normalize_axis(node, axis, rank(x)) == along and is_less(0, x.tensor_type.extents[along]):
             return x
+    ragged = None if stack else _ragged(_list(node))
+    if ragged is not None and normalize_axis(node, axis, rank(ragged[0])) == ragged[1]:
+        return ragged[0]
     if not parts or not all(isinstance(part.type, TensorType) and is_numeric(part.type) for part in parts):
         return emit("sequence.concatenate", node[0], axis=axis, stack=stack)
     axis = normalize_axis(node, axis, rank(parts[0]) + stack)
@@ -153,17 +184,22 @@ def _concatenated(node: OnnxNode) -> Expr:
 
 @onnx_op("SplitToSequence", since=11)
 def _split(node: OnnxNode) -> Expr:
-    """Pieces of given lengths, or of one element each, whose axis may be dropped."""
-    x, lengths, keep = node[0], node.get(1) or integers(1), bool(node.attr("keepdims") or node.get(1) is not None)
+    """Pieces of given lengths, or of one element each, whose axis may be dropped: also where all lengths are said to be
+    1 by a number, which PyTorch's exporter writes for ``unbind`` and ONNX Runtime reads so."""
+    x, lengths = node[0], node.get(1) or integers(1)
+    of_one = isinstance(lengths, Constant) and lengths.value.ndim == 0 and lengths.value == 1
+    keep = bool(node.attr("keepdims") or not of_one)
     split = emit("sequence.split", x, lengths, axis=node.attr("axis"), keep=keep)
     if not is_numeric(x.type):
         return split
     axis = normalize_axis(node, node.attr("axis"), rank(x))
     extent, known = dims(x)[axis], node.value(lengths)
+    if known is None and _are_ones(lengths) and not differ(x.tensor_type.extents[axis], lengths.tensor_type.shape[0]):
+        return emit("sequence.split", x, integers(1), axis=axis, keep=True)
     if isinstance(extent, SymbolicDim) and not keep:  # rows: see stack_of
         rows = emit("transpose", x, axes=(axis, *(d for d in range(rank(x)) if d != axis)))
         return emit("sequence.split", rows, lengths, axis=0, keep=False)
-    if is_named(x.type) and rank(lengths) == 1:
+    if is_named(x.type) and rank(lengths) == 1 and isinstance(lengths.tensor_type.shape[0], int):
         sizes = node.sizes(1, "the lengths")
         if differ(x.tensor_type.extents[axis], sum(sizes)):
             raise node.misfit(f"lengths {sizes} do not divide dimension {axis} of {x.tensor_type}")
@@ -175,6 +211,12 @@ def _split(node: OnnxNode) -> Expr:
         return split
     pieces = parted(x, sizes, axis)
     return _of(node, pieces if keep else [emit("squeeze", piece, axis=(axis,)) for piece in pieces])
+
+
+def _are_ones(lengths: Expr) -> bool:
+    """True if they are as many as a run says, each 1."""
+    value = lengths.args[0] if isinstance(lengths, Call) and isinstance(lengths.op, Full) else None
+    return rank(lengths) == 1 and isinstance(value, Constant) and bool(value.value == 1)
 
 
 def _is_optional(value: Expr) -> bool:

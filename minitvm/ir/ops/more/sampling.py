@@ -189,7 +189,7 @@ class ColumnsToImage(Op, name="nn.col2im", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
     ``dilation``; ``padding`` is (before..., after...).
     """
 
-    size: tuple[int, ...]
+    size: tuple[Dim, ...]
     kernel_size: tuple[int, ...]
     strides: tuple[int, ...]
     dilation: tuple[int, ...]
@@ -199,7 +199,7 @@ class ColumnsToImage(Op, name="nn.col2im", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         taken = zip(self.kernel_size, self.strides, self.dilation, pads_of(self.padding), strict=True)
         return [Window(k, s, d, p) for k, s, d, p in taken]
 
-    def _counts(self) -> tuple[int, ...]:
+    def _counts(self) -> tuple[Any, ...]:
         windows = zip(self._windows(), self.size, strict=True)
         return tuple((n + sum(w.pads) - dilated(w.taps, w.dilation)) // w.stride + 1 for w, n in windows)
 
@@ -209,9 +209,9 @@ class ColumnsToImage(Op, name="nn.col2im", fusion=Fusion.OUT_ELEMWISE_FUSABLE):
         if len(set(map(len, given))) > 1:
             raise self.reject("size, kernel_size, strides, dilation and padding differ in length")
         taps, counts = math.prod(self.kernel_size), self._counts()
-        if data.rank != 3 or differ(data.shape[2], math.prod(counts)) or differ(data.shape[1] % taps, 0):
+        if data.rank != 3 or differ(data.shape[2], product(counts)) or differ(data.shape[1] % taps, 0):
             raise self.reject(
-                f"an image of {list(self.size)} has {math.prod(counts)} windows of {taps} elements, not {data}"
+                f"an image of {list(self.size)} has {product(counts)} windows of {taps} elements, not {data}"
             )
         return data.with_shape((data.shape[0], data.shape[1] // taps, *self.size))
 
