@@ -198,7 +198,7 @@ class _Running(Lanes):
     def _store(self, stmt: Store | Load, buffer: Buffer, index: Sequence[LoopExpr], value: Array) -> None:
         where = self._address(stmt, buffer, index)
         memory = self.memory[buffer]
-        if self.check_races and self.in_parallel and np.unique(where).size != self.count:
+        if self.check_races and self.in_parallel and memory.is_shared(where, self.count):
             raise CompilerError(f"{self.kernel.name}: two iterations store to the same element of {buffer.name}")
         self._race(buffer, index, where, "stores to")
         memory.data[where] = value[-1] if isinstance(where, int) else value

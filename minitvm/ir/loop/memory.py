@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -52,6 +53,19 @@ class Memory:
         for at, _ in (copied for group in self.copies for copied in group):
             waiting[at] = True
         return bool(waiting[where].any())
+
+    @cached_property
+    def lanes(self) -> np.ndarray:
+        """A number for each element, left by :meth:`is_shared`."""
+        return np.empty(self.data.size, np.int32)
+
+    def is_shared(self, where: np.ndarray | int, count: int) -> bool:
+        """True if an element is that of two of so many lanes: each leaves its number, and must find it."""
+        if isinstance(where, int) or where.size != count:
+            return count > 1
+        numbers = np.arange(count, dtype=np.int32)
+        self.lanes[where] = numbers
+        return not np.array_equal(self.lanes[where], numbers)
 
     @staticmethod
     def empty(buffer: Buffer, instances: int) -> Memory:
