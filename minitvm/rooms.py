@@ -48,6 +48,7 @@ BEHIND |= {
     "frontend.onnx.tensor.text": "frontend.onnx.more.sequence.text",
     "ir.assumed.least_of_cases": "ir.extremes.least_of_cases",
     "ir.dims.same": "ir.extremes.same",
+    "ir.loop.interp.run_warps": "ir.loop.warps.run_warps",
     "ir.register_op_attr": "passes.partition.register_op_attr",
     "ir.expr.packed": "ir.pickled.packed",
     "ir.expr.unpacked": "ir.pickled.unpacked",

@@ -30,6 +30,7 @@ from minitvm.ir.decision import Declined, decide, decisions
 from minitvm.ir.dims import Dim, Fact, facts_of
 from minitvm.ir.expr import Call, Function, Module, Var, as_graph, describe_call
 from minitvm.ir.op import Op
+from minitvm.ir.ops.checks import StopFusion
 from minitvm.ir.types import symbols
 from minitvm.ir.visitor import calls, held_functions
 from minitvm.passes.instrument import PassInstrument
@@ -190,7 +191,7 @@ def require_symbolic(function: Function, backend: Backend) -> None:
 def _goes_as_far_as_symbols(call: Call, op: Op, backend: Backend) -> bool:
     templates = TEMPLATES.find(backend.templates, op)
     if not templates:
-        return op.has_compute()
+        return op.has_compute() or isinstance(op, StopFusion)  # which FuseOps takes out
     return not all(isinstance(batch_of(Problem.of(call), template), Declined) for template in templates)
 
 

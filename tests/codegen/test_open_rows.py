@@ -101,3 +101,18 @@ def test_pixels_of_any_number_have_one_tile_each_of_a_few_sizes() -> None:
     (loops,) = (report.kernel(name).text("loops") for name in report.groups if "conv2d" in name)
     tiles = re.findall(r"alloc acc\w*: float32\[(\d+), ", loops)
     assert len(opened.libraries) == 1 and len(tiles) == len(set(tiles)) <= 3 and "unrolled u" not in loops
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_no_pixel_is_divided_for_by_a_resize(mode: str) -> None:
+    """Quotients are an axis's; elements are looked up along the rows that there are, not along those of the result."""
+    text = """<ir_version: 9, opset_import: ["": 19]> g (float[b, 4, s, s] x, float[h, w] like) => (float y) {
+        first = Shape <end = 2> (x)  last = Shape (like)  sizes = Concat <axis = 0> (first, last)
+        y = Resize <mode = "MODE"> (x, , , sizes) }""".replace("MODE", mode)
+    opened = minitvm.InferenceSession(parser.parse_model(text), num_threads=1, specialise_after=0)
+    opened.run(None, {"x": np.ones((2, 4, 5, 5), np.float32), "like": np.ones((9, 7), np.float32)})
+    report = opened.libraries[0].report
+    whole = [report.kernel(name) for name, group in report.groups.items() if group.body.tensor_type.rank == 4]
+    assert [not re.search(r"[su](div|rem) i64 \S+, %", one.text("llvm")) for one in whole] == [True, True]
+    shapes = [str(report.groups[one.symbol].body.type) for one in whole]
+    assert shapes == ["Tensor[(b, 4, s, w), float32]", "Tensor[(b, 4, h, w), float32]"]

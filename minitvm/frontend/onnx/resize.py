@@ -18,7 +18,7 @@ import numpy as np
 from minitvm.frontend.onnx.matmul import matmul
 from minitvm.frontend.onnx.node import OnnxNode, cast, emit, normalize_axis, rank, scalar
 from minitvm.frontend.onnx.registry import onnx_op
-from minitvm.frontend.onnx.resize_open import OpenAxis, cubic_along, linear_along, nearest_along, smoothed_along
+from minitvm.frontend.onnx.resize_open import OpenAxis, interpolated_along, nearest_along, once, smoothed_along
 from minitvm.frontend.onnx.tensor import integers, reshaped
 from minitvm.ir.budget import current
 from minitvm.ir.dims import Dim, Undecided, falls_short
@@ -98,26 +98,30 @@ def _resize(node: OnnxNode) -> Expr:
 
 
 def _with_open_axes(node: OnnxNode, sampling: Sampling) -> OnnxNode:
-    """The same Resize of what is resized already along the axes whose extents only a run knows."""
-    x, shape = node[0], node[0].tensor_type.shape
+    """The same Resize of what is resized already along the axes whose extents only a run knows: the last one first, as
+    single elements are looked up along rows, and whole rows along the others."""
+    shape = node[0].tensor_type.shape
     if sampling.coordinates == "tf_crop_and_resize":
         return node
     places, scales, sizes = _asked(node)
-    for i, axis in enumerate(places):
-        given = scales[i] if scales else sizes[i]
-        is_known = isinstance(shape[axis], int) and isinstance(given, (int, float))
-        if is_known or given == (1.0 if scales else shape[axis]):
-            continue
+    asked = sorted(zip(places, scales or sizes, strict=True), reverse=True)
+    asked = [(a, n) for a, n in asked if n != (1.0 if scales else shape[a])]
+    open_ = [(a, n) for a, n in asked if not isinstance(shape[a], int) or not isinstance(n, (int, float))]
+    is_wide = sampling.mode == "nearest" or not open_ or node[0].dtype != "float16"
+    x = node[0] if is_wide else cast(node[0], "float32")
+    for number, (axis, given) in enumerate(open_):
         by = _open_axis(axis, shape[axis], given, bool(scales), sampling)
+        x = once(x) if number else x
         if sampling.mode == "nearest":
             x = nearest_along(x, by, sampling.nearest)
-        elif sampling.antialias or sampling.exclude_outside:
-            alpha = sampling.cubic if sampling.mode == "cubic" else None
+            continue
+        alpha = sampling.cubic if sampling.mode == "cubic" else None
+        if sampling.antialias or sampling.exclude_outside:
             x = smoothed_along(x, by, alpha, sampling.antialias, sampling.exclude_outside)
         else:
-            x = linear_along(x, by) if sampling.mode == "linear" else cubic_along(x, by, sampling.cubic)
+            x = interpolated_along(x, by, alpha)
     changed = copy.copy(node)
-    changed.inputs = [x, *node.inputs[1:]]
+    changed.inputs = [cast(x, node[0].dtype), *node.inputs[1:]]
     return changed
 
 

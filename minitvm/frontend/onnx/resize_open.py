@@ -28,32 +28,25 @@ class OpenAxis:
 
 def nearest_along(x: Expr, by: OpenAxis, rounding: str) -> Expr:
     """Nearest neighbours; :class:`Undecided` for coordinates that need numbers."""
-    return _taken(x, by.axis, _rounded(*_places(by), rounding))
+    return _taken(x, by.axis, once(_rounded(*_places(by), rounding)))
 
 
-def linear_along(x: Expr, by: OpenAxis) -> Expr:
-    """Two neighbours by their distance, likewise; of floats."""
-    return _weighted(x, by, lambda t: {0: 1.0 - t, 1: t})
-
-
-def cubic_along(x: Expr, by: OpenAxis, alpha: float) -> Expr:
-    """Four neighbours by Keys' kernel, likewise."""
-
-    def near(d: Expr) -> Expr:
-        return ((alpha + 2) * d - (alpha + 3)) * d * d + 1.0
-
-    def far(d: Expr) -> Expr:
-        return (d - 1.0) * (d - 2.0) * (d - 2.0) * alpha
-
-    weights = lambda t: {-1: far(t + 1.0), 0: near(t), 1: near(1.0 - t), 2: far(2.0 - t)}  # noqa: E731
-    return _weighted(x, by, weights)
+def interpolated_along(x: Expr, by: OpenAxis, alpha: float | None) -> Expr:
+    """Four neighbours by Keys' kernel, or (without ``alpha``) two by their distance, likewise; of floats."""
+    above, below = _places(by)
+    first = once(_floor(above, below))
+    t = once(cast(above - first * below, x.dtype) / cast(below, x.dtype))
+    t = reshaped(t, [by.size, *[1] * (rank(x) - 1 - by.axis)])
+    weights = {0: 1.0 - t, 1: t}
+    if alpha is not None:
+        near, far = _keys_parts(alpha)
+        weights = {-1: far(t + 1.0), 0: near(t), 1: near(1.0 - t), 2: far(2.0 - t)}
+    return reduce(operator.add, [_taken(x, by.axis, first + place) * weight for place, weight in weights.items()])
 
 
 def smoothed_along(x: Expr, by: OpenAxis, alpha: float | None, antialias: bool, exclude_outside: bool) -> Expr:
     """A sum over all pixels, by Keys' kernel or (without ``alpha``) a tent: stretched where ``antialias`` is asked for
     and the axis shrinks.  Pixels outside are those at the border, or, with ``exclude_outside``, have no part."""
-    if x.dtype == "float16":
-        return cast(smoothed_along(cast(x, "float32"), by, alpha, antialias, exclude_outside), "float16")
     reach: Dim = 1 if alpha is None else 2
     stretch: Expr = scalar(1.0, "float64")
     if antialias:
@@ -73,23 +66,18 @@ def smoothed_along(x: Expr, by: OpenAxis, alpha: float | None, antialias: bool, 
     return emit("sum", parts, axis=(by.axis + 1,))
 
 
+def _keys_parts(alpha: float) -> tuple[Callable[[Expr], Expr], Callable[[Expr], Expr]]:
+    """Keys' kernel up to a distance of 1, and from there to 2."""
+    return (
+        lambda d: ((alpha + 2) * d - (alpha + 3)) * d * d + 1.0,
+        lambda d: (d - 1.0) * (d - 2.0) * (d - 2.0) * alpha,
+    )
+
+
 def _keys(distance: Expr, alpha: float) -> Expr:
-    near = ((alpha + 2) * distance - (alpha + 3)) * distance * distance + 1.0
-    far = (distance - 1.0) * (distance - 2.0) * (distance - 2.0) * alpha
-    outside = emit("where", emit("less", distance, 2.0), far, 0.0)
-    return emit("where", emit("less_equal", distance, 1.0), near, outside)
-
-
-def _weighted(x: Expr, by: OpenAxis, weights: Callable[[Expr], dict[int, Expr]]) -> Expr:
-    """Neighbours, counted from the one before each place, by weights that follow from the distance to that one."""
-    if x.dtype == "float16":
-        return cast(_weighted(cast(x, "float32"), by, weights), "float16")
-    above, below = _places(by)
-    first = _floor(above, below)
-    share = cast(above - first * below, x.dtype) / cast(below, x.dtype)
-    share = reshaped(share, [by.size, *[1] * (rank(x) - 1 - by.axis)])
-    parts = [_taken(x, by.axis, first + place) * weight for place, weight in weights(share).items()]
-    return reduce(operator.add, parts)
+    near, far = _keys_parts(alpha)
+    outside = emit("where", emit("less", distance, 2.0), far(distance), 0.0)
+    return emit("where", emit("less_equal", distance, 1.0), near(distance), outside)
 
 
 def _places(by: OpenAxis) -> tuple[Expr, Expr]:
@@ -122,7 +110,12 @@ def _rounded(above: Expr, below: Expr, how: str) -> Expr:
     return _floor(above * 2 + below - (how == "round_prefer_floor") * 1, below * 2)
 
 
+def once(x: Expr) -> Expr:
+    """Computed before what reads it, not for each of its elements: as quotients of an axis are, and rows that several
+    others are made of."""
+    return emit("annotation.stop_fusion", x)
+
+
 def _taken(x: Expr, axis: int, places: Expr) -> Expr:
     """The elements at places, those outside at the border."""
-    last = x.tensor_type.shape[axis] - 1
-    return emit("take", x, emit("minimum", emit("maximum", places, 0), last), axis=axis, mode="clip")
+    return emit("take", x, places, axis=axis, mode="clip")

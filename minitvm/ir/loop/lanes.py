@@ -94,7 +94,7 @@ class Lanes:
     def _node(self, node: LoopExpr, done: Mapping[LoopExpr, Value]) -> Value:
         match node:
             case Load(buffer, index):
-                return self._load(node, buffer, index)
+                return self.load(node, buffer, index)
             case Binary(op, lhs, rhs):
                 a, b = done[lhs], done[rhs]
                 if isinstance(a, int) and isinstance(b, int) and op in INT:
@@ -122,10 +122,10 @@ class Lanes:
         return result
 
     def _shuffle(self, value: Array, mask: int) -> Array:
-        lanes = self._whole_warps("a shuffle")
+        lanes = self.whole_warps("a shuffle")
         return np.asarray(np.broadcast_to(value, self.count)[lanes ^ mask])
 
-    def _whole_warps(self, what: str) -> Array:
+    def whole_warps(self, what: str) -> Array:
         """Lanes are in the order of threads, whole warps one after the other."""
         number: Value = 0
         below = 1
@@ -136,8 +136,8 @@ class Lanes:
             raise CompilerError(f"{self.kernel.name}: {what} that not all threads of a warp reach")
         return lanes
 
-    def _load(self, load: Load, buffer: Buffer, index: Sequence[LoopExpr]) -> Array:
-        where = self._address(load, buffer, index)
+    def load(self, load: Load, buffer: Buffer, index: Sequence[LoopExpr]) -> Array:
+        where = self.address(load, buffer, index)
         memory = self.memory[buffer]
         at = slice(where, where + 1) if isinstance(where, int) else where
         if not memory.whole and not (ready := memory.written[at]).all():
@@ -154,7 +154,7 @@ class Lanes:
         """Whether two elements are one, in every lane; neither is read."""
         if self.memory[a.buffer] is not self.memory[b.buffer]:
             return np.zeros(self.count, bool)
-        first, second = (as_array(self._address(e, e.buffer, e.index)) for e in (a, b))
+        first, second = (as_array(self.address(e, e.buffer, e.index)) for e in (a, b))
         return np.broadcast_to(first == second, self.count)
 
     # --- threads of a block -----------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class Lanes:
 
     # --- addresses --------------------------------------------------------------------------------------------
 
-    def _address(self, access: Load | Store, buffer: Buffer, index: Sequence[LoopExpr]) -> Value:
+    def address(self, access: Load | Store, buffer: Buffer, index: Sequence[LoopExpr]) -> Value:
         """The place where every lane's element is; one number where it is the same for all."""
         plan = self.plans.get(access)
         if plan is None:
