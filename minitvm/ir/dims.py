@@ -167,7 +167,16 @@ def _extreme(function: str, a: Dim, b: Dim) -> Dim:
         return a if function == "min" else b
     if always_less(b, a + 1):
         return b if function == "min" else a
+    if len(str(a)) + len(str(b)) > _LONGEST and not (is_measured(a) or is_measured(b)):
+        try:  # what is longer grows beyond what is calculated with: the sample decides
+            return a if is_less(a, b) == (function == "min") else b
+        except Undecided:
+            pass
     return applied(function, a, b)
+
+
+_LONGEST = 64
+"""Characters of both sides of a minimum or maximum that stays one."""
 
 
 def ceil_divide(a: Dim, b: int) -> Dim:
