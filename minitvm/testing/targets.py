@@ -85,7 +85,7 @@ def parameter(*values: Any, ids: Sequence[str] | None = None, by_dict: dict[str,
 
 
 def parameters(*rows: Sequence[Any], ids: Sequence[str] | None = None) -> list[Parameter]:
-    """As :func:`parameter`, of rows: one for each column."""
+    """Gives one parameter for each column of rows; they change together."""
     group = next(_GROUPS)
     return [Parameter(tuple(column), ids, group) for column in zip(*rows, strict=True)]
 
