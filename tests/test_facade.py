@@ -27,7 +27,7 @@ SPELLINGS = {
     "gpu": "cuda",
     "instrument.PassTimingInstrument": "transform.PassTiming",
     "ir.IRModule": "IRModule",
-    "ir.structural_equal": "ir.structural.structural_equal",
+    "ir.structural_equal": "tvm.relay.equality.structural_equal",
     "parser.parse": "relay.parse",
     "relay": "tvm.relay",
     "relay.build": "relay.build_module.build",

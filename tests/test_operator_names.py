@@ -20,7 +20,7 @@ ABOUT_NAMES = (
 """The classes themselves, the importer, networks and random cases for tests, TVM's names, what students write about,
 the compiler in one file, whose operators are its own; gradients and quantization, a rule for each operator by its
 name, as users register theirs; and the viewer, which says in words what became of them."""
-DIMENSIONS = ("ir/dims.py", "ir/polynomials.py", "ir/assumed.py")
+DIMENSIONS = ("ir/dims.py", "ir/extremes.py", "ir/polynomials.py", "ir/assumed.py")
 LOOPS = (*DIMENSIONS, "ir/loop/", "ir/op.py", "codegen/", "runtime/", "cli/")
 """Where ``"exp"`` is a function of the loop IR, ``"max"`` of dimensions, ``"mean"`` of times: only names like
 ``"nn.conv2d"`` count."""

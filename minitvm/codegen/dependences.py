@@ -122,7 +122,7 @@ Pair: TypeAlias = tuple[LoopExpr, LoopExpr]
 def _bare(a: Affine[LoopExpr], b: Affine[LoopExpr]) -> Pair | None:
     """The terms of two forms that have but one, where multiples and constants are the same."""
     alike = a.constant == b.constant and [*a.terms.values()] == [*b.terms.values()] and len(a.terms) == 1
-    return (*a.terms, *b.terms) if alike else None  # type: ignore[return-value]
+    return (next(iter(a.terms)), next(iter(b.terms))) if alike else None
 
 
 def _rejoined(pairs: list[Pair]) -> list[Pair]:

@@ -606,7 +606,7 @@ class nn:
     @staticmethod
     def col2im(
         data: _Operand,
-        size: _Int | Sequence[_Int] | _Array,
+        size: Sequence[_Int | SymbolicDim] | _Array,
         kernel_size: _Int | Sequence[_Int] | _Array,
         strides: _Int | Sequence[_Int] | _Array,
         dilation: _Int | Sequence[_Int] | _Array,

@@ -330,7 +330,7 @@ class SizePlans:
         return room if room is not None and room.sizes.hold(sizes) else None
 
     def forget(self, plan: SizePlan) -> None:
-        """That there is a plan for which there was no memory."""
+        """Forgets a plan for which there was no memory."""
         with self._lock:
             for key in [key for key, kept in self._kept.items() if kept is plan]:
                 del self._kept[key]

@@ -9,6 +9,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from unittest import skipIf
 
@@ -48,25 +49,22 @@ def _requires_gpu(*test: Any, **_: Any) -> Any:
 requires_gpu = requires_cuda = requires_cudagraph = requires_tensorcore = _requires_gpu
 
 
-def _noted(name: str) -> Callable[..., Any]:
-    def mark(*targets: Any) -> Any:
-        def marked(test: Any) -> Any:
-            setattr(test, name, tuple(str(target) for target in targets))
-            return test
+def _noted(name: str, *targets: Any) -> Callable[[Any], Any]:
+    def marked(test: Any) -> Any:
+        setattr(test, name, tuple(str(target) for target in targets))
+        return test
 
-        return marked
-
-    return mark
+    return marked
 
 
-exclude_targets, known_failing_targets = _noted("_excluded"), _noted("_failing")
+exclude_targets, known_failing_targets = partial(_noted, "_excluded"), partial(_noted, "_failing")
 
 
 def parametrize_targets(*targets: Any) -> Any:
     """Runs a test for these targets, or for all that are enabled."""
     if len(targets) == 1 and callable(targets[0]):
         return targets[0]
-    return _noted("_targets")(*targets)
+    return _noted("_targets", *targets)
 
 
 @dataclass(frozen=True)

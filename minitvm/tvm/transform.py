@@ -9,7 +9,7 @@ from minitvm.passes import *
 from minitvm.passes import ModulePass, PassContext
 from minitvm.passes import PrintIR as Printer
 from minitvm.passes import __all__ as __all__
-from minitvm.tvm import lacking
+from minitvm.tvm import lacking, pass_makers
 
 if TYPE_CHECKING:
     from minitvm.passes.gradient import FirstOrderGradient as FirstOrderGradient
@@ -57,26 +57,7 @@ for _name in _FORMS:
     globals().pop(_name, None)
 
 
-_PLAIN = {name: globals().pop(name) for name in ("module_pass", "function_pass")}
-
-
-def _decorated(kind: str, pass_func: Any, opt_level: Any, more: dict[str, Any]) -> Any:
-    """A pass of ``pass_func``, or a decorator without one; a number in its place is the level."""
-    if isinstance(pass_func, int):
-        pass_func, opt_level = None, pass_func
-    decorate = _PLAIN[kind](opt_level or 0, **more)
-    return decorate if pass_func is None else decorate(pass_func)
-
-
-def module_pass(pass_func: Any = None, opt_level: Any = 0, **more: Any) -> Any:  # type: ignore[no-redef]
-    """Makes a pass of ``f(module, context) -> Module``, or of a class with ``transform_module``; ``more`` is its
-    ``name`` and what it has ``required``."""
-    return _decorated("module_pass", pass_func, opt_level, more)
-
-
-def function_pass(pass_func: Any = None, opt_level: Any = 0, **more: Any) -> Any:  # type: ignore[no-redef]
-    """The same of ``f(function, module, context) -> Function``, or of a class with ``transform_function``."""
-    return _decorated("function_pass", pass_func, opt_level, more)
+globals().update(module_pass=pass_makers.module_pass, function_pass=pass_makers.function_pass)
 
 
 class PrintIR(Printer, ModulePass):  # type: ignore[no-redef]  # the one of minitvm.passes is half of it

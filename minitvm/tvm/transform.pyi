@@ -8,6 +8,7 @@ from minitvm.passes import ModulePass as ModulePass
 from minitvm.passes import PassContext as PassContext
 from minitvm.passes import PrintIR as _Printer
 Printer = _Printer
+from minitvm.tvm import pass_makers as pass_makers
 from minitvm.passes.gradient import FirstOrderGradient as FirstOrderGradient
 from minitvm.passes.gradient import gradient as gradient
 from minitvm.passes.on_request import DefuseOps as DefuseOps
@@ -27,13 +28,6 @@ from minitvm.scopes.passes import ToANormalForm as ToANormalForm
 from minitvm.scopes.passes import ToANormalFormExpr as ToANormalFormExpr
 from minitvm.scopes.passes import ToBasicBlockNormalForm as ToBasicBlockNormalForm
 from minitvm.scopes.passes import ToGraphNormalForm as ToGraphNormalForm
-def module_pass(pass_func: Any=None, opt_level: Any=0, **more: Any) -> Any:  # type: ignore[no-redef]
-    """Makes a pass of ``f(module, context) -> Module``, or of a class with ``transform_module``; ``more`` is its
-    ``name`` and what it has ``required``."""
-    ...
-def function_pass(pass_func: Any=None, opt_level: Any=0, **more: Any) -> Any:  # type: ignore[no-redef]
-    """The same of ``f(function, module, context) -> Function``, or of a class with ``transform_function``."""
-    ...
 class PrintIR(Printer, ModulePass):  # type: ignore[no-redef]
     """A pass that prints the module where it stands in a ``Sequential``, as TVM's; and the instrument of that name."""
 

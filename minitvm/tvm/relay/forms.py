@@ -1,8 +1,6 @@
 """Relay's names for what our nodes, types and modules have: attributes and methods that are put on their classes here,
-and classes that make our nodes of Relay's arguments.
-
-``relay.Var`` is such a class: ``relay.Var("x", relay.TensorType((3,)))`` is a :class:`minitvm.ir.expr.Var`, and an
-instance of ``relay.Var``.
+and classes that make our nodes of Relay's arguments: ``relay.Var("x", relay.TensorType((3,)))`` is a
+:class:`minitvm.ir.expr.Var`, and an instance of ``relay.Var``.
 """
 
 from __future__ import annotations
@@ -389,8 +387,7 @@ _FORMS: dict[type, dict[str, Any]] = {
     types.FuncType: {
         "arg_types": property(lambda type_: type_.params),
         "ret_type": property(lambda type_: type_.result),
-        "type_params": property(lambda _: ()),
-        "type_constraints": property(lambda _: ()),
+        **dict.fromkeys(("type_params", "type_constraints"), property(lambda _: ())),
     },
     Op: {"keys": _names_of, "__getitem__": _value_of},
 }

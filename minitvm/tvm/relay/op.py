@@ -16,6 +16,7 @@ from minitvm.tvm.relay.registered import register_alter_op_layout, register_conv
 if TYPE_CHECKING:
     from minitvm.passes import partition as contrib
     from minitvm.passes.gradient import register_gradient as register_gradient
+    from minitvm.tvm.relay import op as op
 
 __path__: list[str] = []  # a package, for what Relay has below it
 _FAMILIES = ("tensor", "transform", "reduce", "algorithm")
@@ -69,7 +70,7 @@ class _EveryOperator(type):
 
 
 class Operators(metaclass=_EveryOperator):
-    """TVM's ``ir.Op``."""
+    """An operator by its name, as TVM's ``ir.Op`` is."""
 
     @staticmethod
     def get(op_name: str) -> OpName:

@@ -16,6 +16,7 @@ from minitvm.tvm.relay.registered import register_legalize as register_legalize
 from minitvm.passes import partition as _contrib
 contrib = _contrib
 from minitvm.passes.gradient import register_gradient as register_gradient
+from minitvm.tvm.relay import op as op
 @dataclass(frozen=True, eq=False)
 class OpName:
     """An operator by name.  Equal to what calls of it apply, whatever its attributes: ``call.op == op.get("add")``."""
@@ -52,7 +53,7 @@ class OpName:
     def __hash__(self) -> int:
         ...
 class Operators:
-    """TVM's ``ir.Op``."""
+    """An operator by its name, as TVM's ``ir.Op`` is."""
 
     @staticmethod
     def get(op_name: str) -> OpName:

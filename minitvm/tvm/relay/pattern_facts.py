@@ -31,7 +31,7 @@ class Restricted(DFPattern):
 
 
 class AttrPattern(Restricted):
-    """With such attributes: of an operator what is registered for it, of a call its operator's, a function's own."""
+    """Matches nodes with such attributes: of an operator what is registered for it, of a call its operator's, a function's own."""
 
     def __init__(self, pattern: DFPattern, attrs: Mapping[str, Any]) -> None:
         super().__init__(pattern)
@@ -54,7 +54,7 @@ def _plain(value: Any) -> Any:
 
 
 class TypePattern(Restricted):
-    """Of a type, which may have open sizes."""
+    """Matches nodes of a type, which may have open sizes."""
 
     def __init__(self, pattern: DFPattern, ttype: Type) -> None:
         super().__init__(pattern)
@@ -66,7 +66,7 @@ class TypePattern(Restricted):
 
 
 class ShapePattern(Restricted):
-    """Of a shape."""
+    """Matches tensors of a shape."""
 
     def __init__(self, pattern: DFPattern, shape: Sequence[int]) -> None:
         super().__init__(pattern)
@@ -78,7 +78,7 @@ class ShapePattern(Restricted):
 
 
 class DataTypePattern(Restricted):
-    """Of a dtype."""
+    """Matches tensors of a dtype."""
 
     def __init__(self, pattern: DFPattern, dtype: str) -> None:
         super().__init__(pattern)

@@ -173,7 +173,7 @@ class VarPattern(DFPattern):
 
 
 class ConstantPattern(DFPattern):
-    """Any constant."""
+    """Matches any constant."""
 
     def ways(self, node: Any, found: Found, reach: Reach) -> Iterator[Found]:
         if isinstance(node, Constant):

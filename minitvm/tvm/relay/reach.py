@@ -23,7 +23,7 @@ class Reach:
 
     @cached_property
     def users(self) -> dict[Expr, list[Expr]]:
-        """By node, the nodes that are made of it."""
+        """Says, by node, which nodes are made of it."""
         found: dict[Expr, list[Expr]] = {node: [] for node in self.order}
         for node in self.order:
             for part in dict.fromkeys(below(node)):
