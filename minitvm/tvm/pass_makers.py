@@ -1,4 +1,4 @@
-"""``module_pass`` and ``function_pass`` of TVM: decorators, with a pass of a function in place of one, or of a level."""
+"""``module_pass`` and ``function_pass`` of TVM: decorators, or makers of a pass of a function."""
 
 from __future__ import annotations
 

@@ -290,10 +290,7 @@ class Writer:
         if low is None or low < 0:
             return None
         symbol, by = ("&", divisor - 1) if node.op == "mod" else (">>", divisor.bit_length() - 1)
-        return (
-            f"({self.operand(node.lhs)} {symbol} {by})",
-            ATOM,
-        )  # a shift binds less tightly than a sum or a comparison
+        return f"({self.operand(node.lhs)} {symbol} {by})", ATOM  # which comparisons bind more tightly than
 
     def _intrinsic(self, name: str, args: Sequence[LoopExpr]) -> Piece:
         dtype, first = args[0].dtype, args[0]

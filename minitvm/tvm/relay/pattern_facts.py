@@ -31,7 +31,8 @@ class Restricted(DFPattern):
 
 
 class AttrPattern(Restricted):
-    """Matches nodes with such attributes: of an operator what is registered for it, of a call its operator's, a function's own."""
+    """Matches nodes with such attributes: of an operator what is registered for it, of a call its operator's, a
+    function's own."""
 
     def __init__(self, pattern: DFPattern, attrs: Mapping[str, Any]) -> None:
         super().__init__(pattern)
