@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 import numpy as np
+import onnx
 import pytest
 from onnx import numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
 
 import minitvm
 from minitvm.codegen.llvm.positions import _on_later_axes
@@ -103,16 +105,32 @@ def test_pixels_of_any_number_have_one_tile_each_of_a_few_sizes() -> None:
     assert len(opened.libraries) == 1 and len(tiles) == len(set(tiles)) <= 3 and "unrolled u" not in loops
 
 
+def resized(attributes: str) -> onnx.ModelProto:
+    text = """<ir_version: 9, opset_import: ["": 19]> g (float[b, 4, s, s] x, float[h, w] like) => (float y) {
+        first = Shape <end = 2> (x)  last = Shape (like)  sizes = Concat <axis = 0> (first, last)
+        y = Resize <HOW> (x, , , sizes) }""".replace("HOW", attributes)
+    return parser.parse_model(text)
+
+
 @pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
 def test_no_pixel_is_divided_for_by_a_resize(mode: str) -> None:
     """Quotients are an axis's; elements are looked up along the rows that there are, not along those of the result."""
-    text = """<ir_version: 9, opset_import: ["": 19]> g (float[b, 4, s, s] x, float[h, w] like) => (float y) {
-        first = Shape <end = 2> (x)  last = Shape (like)  sizes = Concat <axis = 0> (first, last)
-        y = Resize <mode = "MODE"> (x, , , sizes) }""".replace("MODE", mode)
-    opened = minitvm.InferenceSession(parser.parse_model(text), num_threads=1, specialise_after=0)
+    opened = minitvm.InferenceSession(resized(f'mode = "{mode}"'), num_threads=1, specialise_after=0)
     opened.run(None, {"x": np.ones((2, 4, 5, 5), np.float32), "like": np.ones((9, 7), np.float32)})
     report = opened.libraries[0].report
     whole = [report.kernel(name) for name, group in report.groups.items() if group.body.tensor_type.rank == 4]
     assert [not re.search(r"[su](div|rem) i64 \S+, %", one.text("llvm")) for one in whole] == [True, True]
     shapes = [str(report.groups[one.symbol].body.type) for one in whole]
     assert shapes == ["Tensor[(b, 4, s, w), float32]", "Tensor[(b, 4, h, w), float32]"]
+
+
+@pytest.mark.parametrize("coordinates", ["align_corners", "pytorch_half_pixel", "half_pixel"])
+def test_a_resize_to_a_single_pixel_needs_no_other_library(coordinates: str) -> None:
+    model = resized(f'mode = "linear", coordinate_transformation_mode = "{coordinates}"')
+    opened, means = minitvm.InferenceSession(model, num_threads=1, specialise_after=0), ReferenceEvaluator(model)
+    for extent, height, width in ((3, 5, 4), (3, 1, 4), (4, 2, 1), (5, 1, 1)):
+        x = np.random.default_rng(extent).standard_normal((2, 4, extent, extent)).astype(np.float32)
+        feeds = {"x": x, "like": np.ones((height, width), np.float32)}
+        (expected,) = means.run(None, feeds)
+        np.testing.assert_allclose(opened.run(None, feeds)[0], np.float32(expected), rtol=1e-5, atol=1e-6, strict=True)
+    assert len(opened.libraries) == 1

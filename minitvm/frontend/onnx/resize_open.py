@@ -9,7 +9,7 @@ from functools import reduce
 
 from minitvm.frontend.onnx.node import cast, emit, rank, scalar
 from minitvm.frontend.onnx.tensor import number, positions, reshaped
-from minitvm.ir.dims import Dim, Undecided, is_equal, larger
+from minitvm.ir.dims import Dim, Undecided, larger, smaller
 from minitvm.ir.expr import Expr
 
 
@@ -84,16 +84,15 @@ def _places(by: OpenAxis) -> tuple[Expr, Expr]:
     """The place where results lie on the axis, (size,) each: whole numbers, the first over the second."""
     extent, size, mode = by.extent, by.size, by.coordinates
     x = positions(size)
-    if mode in ("align_corners", "pytorch_half_pixel") and is_equal(size, 1):
-        return x * 0, x * 0 + 1
-    if mode == "align_corners":
-        return x * (extent - 1), x * 0 + (size - 1)
+    if mode == "align_corners":  # a single pixel is the first one
+        return x * (extent - 1), x * 0 + larger(size - 1, 1)
     if mode == "asymmetric":
         return x * by.below, x * 0 + by.above
     if mode == "half_pixel_symmetric":  # (2x + 1) / scale - 1 + extent - size / scale, halved
         return (x * 2 + 1 - size) * by.below + (extent - 1) * by.above, x * 0 + by.above * 2
     if mode in ("half_pixel", "pytorch_half_pixel"):
-        return (x * 2 + 1) * by.below - by.above, x * 0 + by.above * 2
+        is_several: Dim = smaller(size - 1, 1) if mode == "pytorch_half_pixel" else 1
+        return ((x * 2 + 1) * by.below - by.above) * is_several, x * 0 + by.above * 2
     raise Undecided(f"coordinates of {mode} with sizes that only a run knows")
 
 
