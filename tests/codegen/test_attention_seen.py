@@ -100,13 +100,13 @@ def test_blocks_of_places(fill: float) -> None:
 
 def test_no_scores_are_made_of_what_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel = made(open_call(LOWEST), 16, 48)
-    stored, store = list[int](), interp._Running._store
+    stored, store = list[int](), interp.Running.store
 
     def counted(self: Any, stmt: Any, buffer: Any, index: Any, value: np.ndarray) -> None:
         stored.append(self.count if buffer.name == "scores" else 0)
         store(self, stmt, buffer, index, value)
 
-    monkeypatch.setattr(interp._Running, "_store", counted)
+    monkeypatch.setattr(interp.Running, "store", counted)
     counts = []
     for window in (4, 999):
         run_kernel(kernel, *drawn(16, 48, window))
