@@ -109,7 +109,7 @@ ROOMS = {
 }
 """What can be taken out, by itself with the rooms that need it."""
 
-CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 25_740, 301_900, 11.75
+CORE_LINES, CORE_TOKENS, TOKENS_A_LINE = 25_775, 302_300, 11.75
 
 
 def python_files() -> list[str]:

@@ -10,6 +10,7 @@ answered as the sample has it, and the answer kept as a :class:`Fact` that other
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import reduce
 from typing import Any
@@ -60,8 +61,8 @@ __all__ = ["FUNCTIONS", "MEASURED", "PLACES", "RELATIONS", "ROOM", "Assumptions"
 __all__ += ["SymbolicDim", "Undecided", "always_less", "anonymous", "are_counted_on", "assumed", "assumptions"]
 __all__ += ["broadcast_dims", "ceil_divide", "common_shape", "deciding", "differ", "divide", "facts", "facts_of"]
 __all__ += ["falls_short", "forget_since", "is_anonymous", "is_asked", "is_equal", "is_less", "is_measured", "lacks"]
-__all__ += ["larger", "least", "measure", "measured", "measuring", "number", "product", "replace"]
-__all__ += ["same", "sampled", "smaller", "symbol", "symbols_of", "truncating_divide", "under", "usual"]
+__all__ += ["larger", "larger_here", "least", "measure", "measured", "measuring", "number", "product", "replace"]
+__all__ += ["same", "sampled", "smaller", "smaller_here", "symbol", "symbols_of", "truncating_divide", "under", "usual"]
 __all__ += ["with_ones"]
 
 ROOM, PLACES = "minitvm.room", ".places"
@@ -167,16 +168,34 @@ def _extreme(function: str, a: Dim, b: Dim) -> Dim:
         return a if function == "min" else b
     if always_less(b, a + 1):
         return b if function == "min" else a
-    if len(str(a)) + len(str(b)) > _LONGEST and not (is_measured(a) or is_measured(b)):
-        try:  # what is longer grows beyond what is calculated with: the sample decides
-            return a if is_less(a, b) == (function == "min") else b
-        except Undecided:
-            pass
     return applied(function, a, b)
 
 
-_LONGEST = 64
-"""Characters of both sides of a minimum or maximum that stays one."""
+def larger_here(a: Dim, b: Dim) -> Dim:
+    """The larger of a and b: a maximum of plain sizes; where they hold extremes already, which would grow from slice to
+    slice, as the sample has it, a where they are equal.  That the other is no larger is a fact then."""
+    found = assumed()
+    if _are_plain(a, b) or is_measured(a) or is_measured(b):  # which of them is larger differs from run to run
+        return larger(a, b)
+    if found is not None and found.sample is not None and _holds(Fact("<", a, b), found.sample):
+        a, b = b, a
+    try:
+        return b if is_less(a, b) else a
+    except Undecided:
+        return larger(a, b)
+
+
+def smaller_here(a: Dim, b: Dim) -> Dim:
+    """The smaller of a and b likewise, b where they are equal."""
+    if _are_plain(a, b) or is_measured(a) or is_measured(b):
+        return smaller(a, b)
+    larger_one = larger_here(a, b)
+    return a if larger_one == b else b if larger_one == a else smaller(a, b)
+
+
+def _are_plain(*dims: Dim) -> bool:
+    """True if they hold neither extremes nor quotients."""
+    return not re.search("m(in|ax)[(]|//", "".join(map(str, dims)))
 
 
 def ceil_divide(a: Dim, b: int) -> Dim:

@@ -64,7 +64,7 @@ class Staged:
 
     def _too_large(self, sizes: Mapping[str, int]) -> InputError:
         asked = ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
-        message = f"there is no memory for sizes that the model computes: {asked}"
+        message = f"sizes that the model computes would take more memory than there is: {asked}"
         return InputError(message, where=self._made_with(max(sizes, key=lambda name: sizes[name])))
 
     def _made_with(self, size: str) -> list[str]:

@@ -147,7 +147,7 @@ def test_wrong_number_of_arguments() -> None:
 
 def test_projection_out_of_range() -> None:
     a = x()
-    field = TupleGetItem(Tuple([a]), 0)
+    field = Tuple([a])[0]
     force(field, index=4)
     assert rejected(Function([a], field)).startswith("@main: field 4 of a tuple of 1")
 

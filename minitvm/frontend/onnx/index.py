@@ -10,7 +10,17 @@ from minitvm.frontend.onnx.node import OnnxNode, dims, emit, normalize_axis, ran
 from minitvm.frontend.onnx.registry import formulas, onnx_op
 from minitvm.frontend.onnx.shape_values import Known
 from minitvm.frontend.onnx.tensor import known_product
-from minitvm.ir.dims import Dim, SymbolicDim, always_less, are_counted_on, falls_short, is_less, is_measured, larger
+from minitvm.ir.dims import (
+    Dim,
+    SymbolicDim,
+    always_less,
+    are_counted_on,
+    falls_short,
+    is_less,
+    is_measured,
+    larger,
+    larger_here,
+)
 from minitvm.ir.expr import Call, Expr
 from minitvm.ir.ops.checks import OutOfRange
 from minitvm.ir.ops.transform import Transpose
@@ -176,7 +186,7 @@ def padded(node: OnnxNode, x: Expr, pads: list[Dim], axes: list[int] | None, val
     for i, axis in enumerate(places):
         width[axis] = (pads[i], pads[i + len(places)])
     x = _cropped(node, x, width)
-    grown = tuple((larger(a, 0), larger(b, 0)) for a, b in width)
+    grown = tuple((larger_here(a, 0), larger_here(b, 0)) for a, b in width)
     mode = node.attr("mode", "constant")
     if {*grown} <= {(0, 0)}:
         return x
@@ -188,7 +198,7 @@ def padded(node: OnnxNode, x: Expr, pads: list[Dim], axes: list[int] | None, val
 
 def _cropped(node: OnnxNode, x: Expr, width: list[tuple[Dim, Dim]]) -> Expr:
     for axis, (before, after) in enumerate(width):
-        begin, less, extent = larger(0, -before), larger(0, -after), x.tensor_type.extents[axis]
+        begin, less, extent = larger_here(0, -before), larger_here(0, -after), x.tensor_type.extents[axis]
         if {begin, less} != {0}:
             if falls_short(extent, begin + less):
                 raise node.misfit(f"pads {before} and {after} cut off more than dimension {axis} of {x.tensor_type}")

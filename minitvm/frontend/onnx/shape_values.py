@@ -27,10 +27,10 @@ from minitvm.ir.dims import (
     forget_since,
     is_equal,
     is_less,
-    larger,
+    larger_here,
     measure,
     product,
-    smaller,
+    smaller_here,
     truncating_divide,
 )
 from minitvm.ir.expr import Call, Constant, Expr, Tuple, TupleGetItem
@@ -288,7 +288,7 @@ def _is_zero(value: Element) -> bool:
 
 
 _ELEMENTS: dict[str, Callable[..., Any]] = {
-    "abs": lambda a: larger(_dim(a), -_dim(a)),
+    "abs": lambda a: larger_here(_dim(a), -_dim(a)),
     "add": _arithmetic(operator.add, _over_common(operator.add)),
     "subtract": _arithmetic(operator.sub, _over_common(operator.sub)),
     "multiply": _arithmetic(operator.mul, lambda a, b: Quotient(a.above * b.above, a.below * b.below)),
@@ -296,8 +296,8 @@ _ELEMENTS: dict[str, Callable[..., Any]] = {
     "mod": lambda a, b: _modulo(_dim(a), _dim(b)),
     "floor_mod": lambda a, b: _modulo(_dim(a), _dim(b)),
     "negative": lambda a: -_dim(a),
-    "maximum": _arithmetic(larger, _over_common(larger)),
-    "minimum": _arithmetic(smaller, _over_common(smaller)),
+    "maximum": _arithmetic(larger_here, _over_common(larger_here)),
+    "minimum": _arithmetic(smaller_here, _over_common(smaller_here)),
     "floor": lambda a: Quotient(a.floor, 1),
     "ceil": lambda a: Quotient(a.ceil, 1),
     "equal": _equal,

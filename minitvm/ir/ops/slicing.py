@@ -8,7 +8,17 @@ from typing import Any, Literal
 import numpy as np
 
 from minitvm.ir.decision import Declined
-from minitvm.ir.dims import Dim, SymbolicDim, always_less, ceil_divide, differ, larger, smaller
+from minitvm.ir.dims import (
+    Dim,
+    SymbolicDim,
+    always_less,
+    ceil_divide,
+    differ,
+    larger,
+    larger_here,
+    smaller,
+    smaller_here,
+)
 from minitvm.ir.loop import Buffer, LoopExpr, Stage, select
 from minitvm.ir.op import Fusion, Op, compute
 from minitvm.ir.ops._shape import (
@@ -188,12 +198,12 @@ def _length(cut: slice, extent: Dim) -> Dim:
     if _is_known(cut, extent):
         return len(range(*cut.indices(int(extent))))
     if isinstance(first, int) and first < 0 < step and _stop(last, extent) == extent:  # the last ones
-        return ceil_divide(smaller(extent, -first), step)
+        return ceil_divide(smaller_here(extent, -first), step)
     if step > 0:  # what starts behind the end, or ends before the start, has a length below 0
-        return larger(ceil_divide(_stop(last, extent) - _start(first, extent), step), 0)
+        return larger_here(ceil_divide(_stop(last, extent) - _start(first, extent), step), 0)
     start = extent + first if first < 0 else extent - 1 if first >= MOST_BYTES else smaller(first, extent - 1)
     stop = last if last >= 0 else -1 if last <= -MOST_BYTES else larger(-1, extent + last)
-    return larger(ceil_divide(start - stop, -step), 0)
+    return larger_here(ceil_divide(start - stop, -step), 0)
 
 
 def _is_known(cut: slice, extent: Dim) -> bool:
@@ -201,13 +211,13 @@ def _is_known(cut: slice, extent: Dim) -> bool:
 
 
 def _start(bound: Dim, extent: Dim) -> Dim:
-    return larger(extent + bound, 0) if isinstance(bound, int) and bound < 0 else bound
+    return larger_here(extent + bound, 0) if isinstance(bound, int) and bound < 0 else bound
 
 
 def _stop(bound: Dim, extent: Dim) -> Dim:
     if isinstance(bound, int) and bound < 0:
         return extent + bound
-    return extent if isinstance(bound, int) and bound >= MOST_BYTES else smaller(extent, bound)
+    return extent if isinstance(bound, int) and bound >= MOST_BYTES else smaller_here(extent, bound)
 
 
 def _move(cut: slice, extent: Dim) -> tuple[Any, int]:

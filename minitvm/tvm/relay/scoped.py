@@ -51,11 +51,7 @@ def _part_of_choice(index: int) -> property:
 
 _FORMS: dict[type, dict[str, Any]] = {
     nodes.Module: {"astext": text_of},
-    nodes.Tuple: {
-        "__len__": lambda node: len(node.fields),
-        "__bool__": lambda _: True,
-        "__getitem__": lambda node, index: node.fields[index],
-    },
+    nodes.Tuple: {"__len__": lambda node: len(node.fields), "__bool__": lambda _: True},
     nodes.Call: {name: _part_of_choice(i) for i, name in enumerate(("cond", "true_branch", "false_branch"))},
 }
 """By class, what is put on it."""
