@@ -39,12 +39,11 @@ def test_functions_of_every_stop_run_for_a_convolution(monkeypatch: pytest.Monke
     monkeypatch.setenv("MINITVM_CACHE_DIR", "")
     for name in ("MINITVM_POISON", "MINITVM_VERIFY"):
         monkeypatch.delenv(name, raising=False)
-    finders = [
-        finder for finder in sys.meta_path if not isinstance(finder, TVMPaths)
-    ]  # asked by what is imported first
-    monkeypatch.setattr(sys, "meta_path", finders)
+    others = [finder for finder in sys.meta_path if not isinstance(finder, TVMPaths)]
+    monkeypatch.setattr(sys, "meta_path", others)  # imports that nobody made before ask all of them
     monkeypatch.setattr(expr, "unscoped", [])  # no node with scopes has been made
-    monkeypatch.setattr(structural, "FACTS", {})
+    for kind in [*structural.FACTS]:  # what fills it first meanwhile fills it for good
+        monkeypatch.delitem(structural.FACTS, kind)
     found = functions_by_stage()
     middle, whole = found["passes"] + found["code"], sum(found.values(), Counter())
     assert set(stops()) <= files_of(whole).keys()
