@@ -1,4 +1,4 @@
-"""Every check in one command: ``python check.py`` (lint, format, types, English, the workflow, tests).  Any argument
+"""Every check in one command: ``python check.py`` (lint, format, types, English, workflows, tests).  Any argument
 goes to pytest."""
 
 import importlib.util
@@ -6,14 +6,14 @@ import pathlib
 import subprocess
 import sys
 
-WORKFLOW = ".github/workflows/test.yml"
+WORKFLOWS = tuple(f".github/workflows/{name}.yml" for name in ("test", "more"))
 CHECKS = (
     ("ruff", "check", "."),
     ("ruff", "format", "--check", "."),
     ("mypy",),
     ("tests.prose",),
-    ("check_jsonschema", "--builtin-schema", "vendor.github-workflows", WORKFLOW),
-    ("zizmor", "--offline", "--no-progress", WORKFLOW),
+    ("check_jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS),
+    ("zizmor", "--offline", "--no-progress", *WORKFLOWS),
     ("pytest", *sys.argv[1:]),
 )
 

@@ -80,6 +80,7 @@ def test_the_workflow_runs_what_is_promised() -> None:
         assert f'"{version}"' in text
     assert all(f"{system}-" in text for system in ("ubuntu", "macos", "windows")) and "24.04-arm" in text
     assert '-m "not slow"' in text and "- run: .ci/run" in text
+    assert "-m more --more" in (ROOT / ".github" / "workflows" / "more.yml").read_text(encoding="utf-8")
 
 
 def manifest() -> tuple[list[str], list[str]]:

@@ -16,6 +16,8 @@ import browser as browsers
 
 PICTURES = pathlib.Path(__file__).parents[2] / "docs" / "pictures"
 MOST_BYTES = 150_000
+PATIENCE = 30_000
+"""Milliseconds until what a model does not have is missed."""
 
 
 def passes(page: Any) -> None:
@@ -98,6 +100,7 @@ def take(browser: Any, path: pathlib.Path, name: str, theme: str) -> pathlib.Pat
     """One picture, of fewer colours where it would be large."""
     view, act = VIEWS[name]
     watched = browsers.Watched(browser, path, color_scheme=theme)
+    watched.page.set_default_timeout(PATIENCE)
     watched.view(view)
     act(watched.page)
     watched.page.mouse.move(2, 2)
