@@ -140,8 +140,8 @@ class Shorter(DFPatternCallback):
 
     def callback(self, pre: Any, post: Any, node_map: Any) -> Any:
         (parts,) = post.args
-        kept = [parts[i] for i in range(len(parts) - 1)]
-        return R.concatenate(relay.Tuple(kept), axis=0) if kept else parts[0]
+        kept = [parts.fields[i] for i in range(len(parts) - 1)]
+        return R.concatenate(relay.Tuple(kept), axis=0) if kept else parts.fields[0]
 
 
 def test_once_or_to_the_end() -> None:
