@@ -49,6 +49,8 @@ _lock = threading.RLock()
 
 def complete(op: type[Any]) -> None:
     """Makes dataclasses of an operator class and those above it, where they are none yet."""
+    if waiting.isdisjoint(op.__mro__):
+        return
     with _lock:
         for cls in reversed(op.__mro__):
             if cls in waiting:

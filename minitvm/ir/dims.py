@@ -10,7 +10,6 @@ answered as the sample has it, and the answer kept as a :class:`Fact` that other
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from functools import reduce
 from typing import Any
@@ -172,10 +171,11 @@ def _extreme(function: str, a: Dim, b: Dim) -> Dim:
 
 
 def larger_here(a: Dim, b: Dim) -> Dim:
-    """The larger of a and b: a maximum of plain sizes; where they hold extremes already, which would grow from slice to
-    slice, as the sample has it, a where they are equal.  That the other is no larger is a fact then."""
+    """The larger of a and b: a maximum where they are plain or differ from run to run.  Of extremes and quotients,
+    which would grow from slice to slice, the one that the sample has, a where they are equal; that the other is no
+    larger is a fact then."""
     found = assumed()
-    if _are_plain(a, b) or is_measured(a) or is_measured(b):  # which of them is larger differs from run to run
+    if _are_plain(a, b) or is_measured(a) or is_measured(b):
         return larger(a, b)
     if found is not None and found.sample is not None and _holds(Fact("<", a, b), found.sample):
         a, b = b, a
@@ -195,7 +195,8 @@ def smaller_here(a: Dim, b: Dim) -> Dim:
 
 def _are_plain(*dims: Dim) -> bool:
     """True if they hold neither extremes nor quotients."""
-    return not re.search("m(in|ax)[(]|//", "".join(map(str, dims)))
+    terms = (monomial for dim in dims if isinstance(dim, SymbolicDim) for monomial, _ in dim.terms)
+    return not any(atom.kind in FUNCTIONS for monomial in terms for atom in monomial)
 
 
 def ceil_divide(a: Dim, b: int) -> Dim:

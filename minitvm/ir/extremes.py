@@ -19,8 +19,8 @@ _MOST_CASES = 4
 
 
 def least_of_cases(dim: SymbolicDim) -> int | None:
-    """A bound of cases, where one term is a minimum or maximum: of the sums with the one and with the other in its
-    place, the smaller, or the larger where either is a bound."""
+    """A bound from below of a sum with minima and maxima in it: of the sums with the one and with the other operand in
+    the first one's place, the smaller, or the larger where either is a bound."""
     extremes = [term for term in dim.terms if len(term[0]) == 1 and term[0][0].kind in ("min", "max")]
     if not 0 < len(extremes) <= _MOST_CASES:
         return None

@@ -20,6 +20,8 @@ Made = TypeVar("Made", Module, Function)
 
 PASSES: dict[str, type[Pass]] = {}
 """Pass classes by name, for ``required``; the built-in ones and the user's."""
+PREPARE: list[Callable[[Pass, list[Module]], None]] = []
+"""What is called before a pass, with the box that has its module, and may put another one there."""
 
 
 class Pass:
@@ -63,6 +65,8 @@ class Pass:
     def consume(self, box: list[Module]) -> Module:
         """Runs the pass as a call does, but takes the module out of ``box``: its weights may be freed as soon as new
         ones replace them."""
+        for prepare in PREPARE:
+            prepare(self, box)
         context, info, around = PassContext.current(), self.info, f" around pass {self.info.name}"
         instruments = context.instruments
         asked = () if info.name in context.required_pass else instruments

@@ -1,6 +1,6 @@
 """Running sums and products: one accumulator a row, or one for each of the columns behind the axis.
 
-minitvm show model.onnx --schedule KERNEL
+minitvm show model.onnx --schedule KERNEL    # the steps that make its loops
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class Memory:
         return bool(waiting[where].any())
 
     @cached_property
-    def lanes(self) -> np.ndarray:
+    def _lanes(self) -> np.ndarray:
         """A number for each element, left by :meth:`is_shared`."""
         return np.empty(self.data.size, np.int32)
 
@@ -64,8 +64,8 @@ class Memory:
         if isinstance(where, int) or where.size != count:
             return count > 1
         numbers = np.arange(count, dtype=np.int32)
-        self.lanes[where] = numbers
-        return not np.array_equal(self.lanes[where], numbers)
+        self._lanes[where] = numbers
+        return not np.array_equal(self._lanes[where], numbers)
 
     @staticmethod
     def empty(buffer: Buffer, instances: int) -> Memory:

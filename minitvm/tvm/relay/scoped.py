@@ -1,5 +1,5 @@
 """What our nodes and modules have of Relay's where there are scopes: text, the parts of a choice, and
-tuples as sequences."""
+how many fields tuples have."""
 
 from __future__ import annotations
 

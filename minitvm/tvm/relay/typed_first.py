@@ -8,10 +8,8 @@ import contextlib
 from minitvm.errors import TypeInferenceError
 from minitvm.ir.expr import Module
 from minitvm.passes import InferType, Sequential
-from minitvm.passes.manager import Pass, PassContext
+from minitvm.passes.manager import PREPARE, Pass, PassContext
 from minitvm.scopes.passes import OverScopes
-
-_plain_consume = Pass.consume
 
 
 def _asks_for_types(step: Pass) -> bool:
@@ -19,15 +17,15 @@ def _asks_for_types(step: Pass) -> bool:
     return home.startswith(("minitvm.passes.", "minitvm.tvm.")) and not isinstance(step, (Sequential, OverScopes))
 
 
-def _consume(step: Pass, box: list[Module]) -> Module:
-    """Runs a pass over a module with types; over one whose types cannot be found as it is."""
+def _with_types(step: Pass, box: list[Module]) -> None:
+    """Puts a module with types in place of one without; one whose types cannot be found stays as it is."""
     functions = box[-1].functions.values()
     if any(function.checked_type is None for function in functions) and _asks_for_types(step):
         with contextlib.suppress(TypeInferenceError):
             box[-1] = InferType().transform(box[-1], PassContext.current())
-    return _plain_consume(step, box)
 
 
 def install() -> None:
     """Has all passes do so."""
-    setattr(Pass, "consume", _consume)  # noqa: B010  (a method, to type checkers)
+    if _with_types not in PREPARE:
+        PREPARE.append(_with_types)
