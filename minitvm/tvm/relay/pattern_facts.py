@@ -54,6 +54,10 @@ def _plain(value: Any) -> Any:
     return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
 
 
+def _type_of(node: Any) -> Type | None:
+    return node.checked_type if isinstance(node, Expr) else None
+
+
 class TypePattern(Restricted):
     """Matches nodes of a type, which may have open sizes."""
 
@@ -62,7 +66,7 @@ class TypePattern(Restricted):
         self.type = ttype
 
     def holds(self, node: Any) -> bool:
-        known = node.checked_type if isinstance(node, Expr) else None
+        known = _type_of(node)
         return known is not None and accepts(self.type, known)
 
 
@@ -74,7 +78,7 @@ class ShapePattern(Restricted):
         self.shape = shape
 
     def holds(self, node: Any) -> bool:
-        known = node.checked_type if isinstance(node, Expr) else None
+        known = _type_of(node)
         return isinstance(known, TensorType) and known.shape == tuple(self.shape)
 
 
@@ -86,5 +90,5 @@ class DataTypePattern(Restricted):
         self.dtype = dtype
 
     def holds(self, node: Any) -> bool:
-        known = node.checked_type if isinstance(node, Expr) else None
+        known = _type_of(node)
         return isinstance(known, TensorType) and known.dtype == self.dtype
